@@ -1,0 +1,26 @@
+"""HOW IT TRAVELS: from a database transaction to Kafka, and from Kafka to an effect that happens once.
+
+Read in this order:
+
+    message      the vocabulary: keys, envelopes, header names (imports nothing of ours)
+    errors       the one error tree: try again, wait, set aside, stop
+    settings     one typed class per process; the only reader of the environment
+    telemetry    structured logs, the list of metrics, traceparent
+    database     the connection pools; every URL and password goes through here
+    migrate      numbered SQL under an advisory lock
+
+    outbox       the write side: events in the caller's transaction
+    relay        the read side: snapshot cursor, leader, delivery reports
+
+    policy       what a consumer promises: caps, order, attempts, backoff
+    fairness     pure: whose turn is it
+    offsets      pure: how far a partition may be committed
+    retry        pure: what becomes of a failure
+    consumer     the scheduler that owns them; poller, parked, ledger, deadletter at its sides
+
+    codec        Avro bytes and dataclasses; registry, admin: the deploy step's tools
+    timers       claimed timers: crons that one instance runs
+    process      start in order, signals, drain, stop in reverse, health
+
+The package knows no event and no topic by name: both arrive as arguments.
+"""

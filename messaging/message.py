@@ -1,0 +1,82 @@
+"""The vocabulary of everything that travels. Imports nothing of ours."""
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+# CloudEvents 1.0, Kafka binding, binary mode: attribute name with "ce_" in front.
+SPECVERSION = "ce_specversion"
+ID = "ce_id"
+SOURCE = "ce_source"
+TYPE = "ce_type"
+TIME = "ce_time"
+SUBJECT = "ce_subject"
+VERSION = "event_version"
+TRACEPARENT = "traceparent"
+
+MAX_KEY_PART = 200
+"""Longest tenant or sender, in characters: a key is stored beside every job, so it stays short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Who a record belongs to: order and fairness are kept per key. On the wire: ``<tenant>:<sender>``."""
+
+    tenant: str
+    sender: str
+
+    @classmethod
+    def parse(cls, raw: bytes | None) -> "Key":
+        """Read a record's key. Raises ValueError for anything that is not ``<tenant>:<sender>`` in UTF-8."""
+        if not raw:
+            raise ValueError("the record has no key; expected <tenant>:<sender>")
+        tenant, colon, sender = raw.decode("utf-8").partition(":")
+        if not colon or not tenant or not sender:
+            raise ValueError("the record's key is not <tenant>:<sender>")
+        return cls(tenant, sender)
+
+    def __str__(self) -> str:
+        return f"{self.tenant}:{self.sender}"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One event or job on its way into the outbox: the value is already encoded (see `codec`)."""
+
+    topic: str
+    key: str
+    type: str
+    version: int
+    payload: bytes
+    source: str
+    subject: str
+    traceparent: str | None = None
+    id: uuid.UUID = field(default_factory=lambda: new_id())
+    occurred_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+def new_id() -> uuid.UUID:
+    """A UUID version 7 (RFC 9562, 5.7): 48 bits of Unix milliseconds, then random bits; sorts by time."""
+    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return uuid.UUID(int=value)
+
+
+def headers_to_dict(headers: list[tuple[str, bytes | None]] | None) -> dict[str, bytes]:
+    """The last value of each header. Kafka allows repeats; a repeated name is a later writer's correction."""
+    return {name: value for name, value in headers or [] if value is not None}
+
+
+def header_text(headers: Mapping[str, bytes], name: str) -> str | None:
+    """A header as text, or None when it is missing or not UTF-8 (headers are untrusted)."""
+    raw = headers.get(name)
+    if raw is None:
+        return None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,67 @@
+"""Settings: one typed class per process, read from the environment once, at start.
+
+This is the only file that may read the environment. Every variable begins with ``WORKBOT_``.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from messaging.errors import Misconfigured
+
+
+class ProcessSettings(BaseSettings):
+    """What every process of the layer needs. Services subclass it and add their own fields."""
+
+    model_config = SettingsConfigDict(env_prefix="WORKBOT_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="Address the HTTP face listens on; loopback by default.")
+    port: int = Field(0, ge=0, le=65535, description="Port of the HTTP face; 0 lets the system choose.")
+    kafka_bootstrap: str = Field("127.0.0.1:19092", description="Kafka's bootstrap servers.")
+    registry_url: str = Field(
+        "http://127.0.0.1:18081/apis/ccompat/v7", description="Schema registry, Confluent API, base address."
+    )
+    database_url: str = Field(description="This service's database as a libpq URI, without the password.")
+    database_password_file: Path | None = Field(None, description="File that holds the role's password.")
+    database_pool: int = Field(10, ge=2, description="Most connections in this process's pool.")
+    token_secret_file: Path | None = Field(None, description="File with the key that signs tokens.")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = "json"
+    drain_seconds: float = Field(10.0, gt=0, description="How long running work may finish after SIGTERM.")
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def load(kind: type[S]) -> S:
+    """Read the settings of one process. Raises Misconfigured naming each variable at fault and why."""
+    try:
+        return kind()
+    except ValidationError as error:
+        prefix = kind.model_config.get("env_prefix", "")
+        faults = "; ".join(
+            f"{prefix}{'_'.join(str(part) for part in fault['loc'])}".upper() + f": {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise Misconfigured(f"Settings are missing or wrong: {faults}") from error
+
+
+def inherited_environment() -> dict[str, str]:
+    """What a child process gets from ours: everything but our own variables, which its parent sets anew."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("WORKBOT_")}
+
+
+def read_secret(path: Path | None, purpose: str) -> str:
+    """The secret in a file, without its line end. Raises Misconfigured when there is none."""
+    if path is None:
+        raise Misconfigured(f"No file is set for {purpose}.")
+    try:
+        secret = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise Misconfigured(f"The file for {purpose} cannot be read: {error}") from error
+    if not secret:
+        raise Misconfigured(f"The file for {purpose} is empty: {path.name}")
+    return secret

@@ -1,0 +1,129 @@
+"""What a process says about itself: structured logs, metrics from one list, and the trace it belongs to."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+from messaging.settings import ProcessSettings
+
+# Every metric of the layer. A name exists here or nowhere; label values stay few (never a sender or an id).
+
+JOBS_FINISHED = Counter("workbot_jobs_finished_total", "Runs that ended, by outcome", ["consumer", "outcome"])
+JOB_SECONDS = Histogram(
+    "workbot_job_slot_seconds",
+    "Seconds a job held its slot",
+    ["consumer"],
+    buckets=(0.005, 0.02, 0.1, 0.5, 1, 2, 5, 15, 60, 300),
+)
+JOB_WAIT_SECONDS = Histogram(
+    "workbot_job_wait_seconds",
+    "Seconds from ready to started",
+    ["consumer"],
+    buckets=(0.005, 0.02, 0.1, 0.5, 1, 5, 30, 120, 600, 3600),
+)
+SLOTS_RUNNING = Gauge("workbot_slots_running", "Slots in use", ["consumer"])
+SLOTS_TOTAL = Gauge("workbot_slots_total", "Slots this process may use", ["consumer"])
+JOBS_WAITING = Gauge("workbot_jobs_waiting", "Jobs read and ready, not started", ["consumer"])
+JOBS_PARKED = Gauge("workbot_jobs_parked", "Jobs known by offset only, read again when due", ["consumer"])
+JOBS_DELAYED = Gauge("workbot_jobs_delayed", "Jobs that wait for their retry time", ["consumer"])
+STARTS_LENT = Counter("workbot_starts_lent_total", "Starts above the guarantee, on an idle slot", ["consumer"])
+RETRIES = Counter("workbot_retries_total", "Failures that will be tried again", ["consumer", "error"])
+DEAD_LETTERS = Counter("workbot_dead_letters_total", "Jobs set aside", ["consumer", "reason"])
+FENCED = Counter("workbot_fenced_total", "Runs whose effects were refused: another run owns the job", ["consumer"])
+STALLS = Counter("workbot_stalls_total", "Times the watchdog found work, free slots and no start", ["consumer"])
+CONSUMER_LAG = Gauge("workbot_consumer_lag", "Records behind the end", ["consumer", "topic", "partition"])
+PAYLOAD_BYTES = Gauge("workbot_consumer_payload_bytes", "Bytes of waiting payloads in memory", ["consumer"])
+CONSUMER_PAUSED = Gauge("workbot_consumer_paused", "1 while an outage or a breaker holds starts", ["consumer"])
+
+RELAY_PUBLISHED = Counter("workbot_relay_published_total", "Outbox rows confirmed by Kafka", ["relay"])
+RELAY_REFUSED = Counter("workbot_relay_refused_total", "Outbox rows Kafka refused, set aside", ["relay"])
+RELAY_LEADER = Gauge("workbot_relay_leader", "1 on the process that leads this relay", ["relay"])
+RELAY_BACKLOG = Gauge("workbot_relay_backlog", "Outbox rows committed and not yet confirmed", ["relay"])
+RELAY_OLDEST_SECONDS = Gauge("workbot_relay_oldest_seconds", "Age of the oldest waiting outbox row", ["relay"])
+RELAY_TAKEOVERS = Counter("workbot_relay_takeovers_total", "Leaders replaced because frozen", ["relay"])
+
+TIMER_RUNS = Counter("workbot_timer_runs_total", "Claimed timers that ran, by outcome", ["timer", "outcome"])
+HTTP_SECONDS = Histogram(
+    "workbot_http_request_seconds",
+    "Seconds from request to last byte",
+    ["method", "route", "status"],
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
+)
+
+_trace: ContextVar[str | None] = ContextVar("traceparent", default=None)
+
+
+def configure_logging(settings: ProcessSettings, process: str) -> None:
+    """Send structured logs to stderr, as JSON lines or for a console, with the process's name in each."""
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if settings.log_format == "json" else structlog.dev.ConsoleRenderer()
+    )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_trace,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(process=process)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                renderer,
+            ],
+        )
+    )
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+
+
+def _add_trace(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    trace = _trace.get()
+    if trace is not None:
+        event["trace"] = trace[3:35]
+    return event
+
+
+def new_traceparent() -> str:
+    """A fresh W3C trace context, sampled: version, trace id, span id, flags."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+def current_traceparent() -> str | None:
+    """The trace the running code belongs to; goes into outbox rows and outgoing headers."""
+    return _trace.get()
+
+
+@contextmanager
+def trace(parent: str | None) -> Iterator[str]:
+    """Run a block in the trace of `parent` (with a new span), or in a new trace when it is missing or malformed."""
+    parts = (parent or "").split("-")
+    well_formed = (
+        len(parts) == 4
+        and [len(part) for part in parts] == [2, 32, 16, 2]
+        and all(character in "0123456789abcdef" for character in "".join(parts))
+        and parts[0] != "ff"
+    )
+    span = f"00-{parts[1]}-{os.urandom(8).hex()}-{parts[3]}" if well_formed else new_traceparent()
+    reset = _trace.set(span)
+    try:
+        yield span
+    finally:
+        _trace.reset(reset)
