@@ -1,8 +1,9 @@
 """Connections to Postgres. Every URL and password goes through here; neither is ever logged."""
 
+import select
 from pathlib import Path
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, InterfaceError, OperationalError
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
@@ -27,14 +28,42 @@ def conninfo(url: str, password_file: Path | None, application: str) -> str:
     return make_conninfo(url, **extra)
 
 
-def make_pool(settings: ProcessSettings, application: str) -> Pool:
-    """A pool that is not open yet (`await pool.open()`). Connections are checked before they are lent."""
+def make_pool(settings: ProcessSettings, application: str, *, autocommit: bool = False) -> Pool:
+    """A pool that is not open yet (`await pool.open()`). Connections are checked before they are lent.
+
+    With `autocommit` each statement is a transaction of its own, without the round trips of BEGIN and COMMIT.
+    """
     return AsyncConnectionPool(
         conninfo(settings.database_url, settings.database_password_file, application),
+        kwargs={"autocommit": autocommit},
         min_size=2,
         max_size=settings.database_pool,
         open=False,
-        check=AsyncConnectionPool.check_connection,
+        check=_check,
         timeout=10.0,
         name=application,
     )
+
+
+async def _check(connection: Connection) -> None:
+    """Whether a pooled connection still works. One that has nothing to say is fine, without asking the server: a
+    connection the server closed has its farewell waiting to be read.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the database is away or refusing everybody, as opposed to one statement failing.
+
+    No SQLSTATE: the connection broke or none could be had. Class 08: connection; 53: out of a resource; 57P: shut
+    down, crashed or starting. A statement's own fault (deadlock, time-out) is not an outage.
+    """
+    if isinstance(error, InterfaceError):
+        return True
+    if not isinstance(error, OperationalError):
+        return False
+    state = error.sqlstate
+    return state is None or state.startswith(("08", "53", "57P"))

@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -66,9 +66,19 @@ def new_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
-def headers_to_dict(headers: list[tuple[str, bytes | None]] | None) -> dict[str, bytes]:
+RawHeaders = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
+"""Headers as the Kafka client's types have them; what it hands out in fact is a list of (name, bytes or None)."""
+
+
+def header_pairs(raw: RawHeaders) -> list[tuple[str, bytes | None]]:
+    """All headers in order, repeats included, values as bytes."""
+    pairs = raw.items() if isinstance(raw, Mapping) else raw or ()
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def headers_to_dict(raw: RawHeaders) -> dict[str, bytes]:
     """The last value of each header. Kafka allows repeats; a repeated name is a later writer's correction."""
-    return {name: value for name, value in headers or [] if value is not None}
+    return {name: value for name, value in header_pairs(raw) if value is not None}
 
 
 def header_text(headers: Mapping[str, bytes], name: str) -> str | None:

@@ -54,6 +54,11 @@ def inherited_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("WORKBOT_")}
 
 
+def given_environment() -> dict[str, str]:
+    """Our own variables as this process was given them, for a parent that hands some of them on."""
+    return {name: value for name, value in os.environ.items() if name.startswith("WORKBOT_")}
+
+
 def read_secret(path: Path | None, purpose: str) -> str:
     """The secret in a file, without its line end. Raises Misconfigured when there is none."""
     if path is None:

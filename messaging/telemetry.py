@@ -47,6 +47,8 @@ RELAY_LEADER = Gauge("workbot_relay_leader", "1 on the process that leads this r
 RELAY_BACKLOG = Gauge("workbot_relay_backlog", "Outbox rows committed and not yet confirmed", ["relay"])
 RELAY_OLDEST_SECONDS = Gauge("workbot_relay_oldest_seconds", "Age of the oldest waiting outbox row", ["relay"])
 RELAY_TAKEOVERS = Counter("workbot_relay_takeovers_total", "Leaders replaced because frozen", ["relay"])
+RELAY_OUTAGES = Counter("workbot_relay_outages_total", "Times a server was away for the relay", ["relay", "resource"])
+OLDEST_WRITER_SECONDS = Gauge("workbot_oldest_writer_seconds", "Age of the cluster's oldest open writer", ["relay"])
 
 TIMER_RUNS = Counter("workbot_timer_runs_total", "Claimed timers that ran, by outcome", ["timer", "outcome"])
 HTTP_SECONDS = Histogram(

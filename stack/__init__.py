@@ -1,0 +1,25 @@
+"""WHERE IT RUNS: the embedded stack and the `workbot` command.
+
+Read in this order:
+
+    settings     where data and downloads live, and the ports a person may fix
+    layout       the folders and files of one data directory
+    child        what one child process is: its command, what it needs, how it is asked whether it is ready
+
+    ports        pure: which port each child gets
+    backoff      pure: how long a dead child waits before it starts again
+    order        pure: who may start, who must stop first
+
+    artifacts    jars and archives from the Maven repository, verified by hash
+    postgres, kafka, registry, documents
+                 the children, one module each
+    deploy       roles, databases, migrations, topics, schemas
+
+    guard        the process between supervisor and child: ends the child when its parent is gone
+    guarded      starts a child under its guard
+    supervisor   the one asyncio process that keeps the children running
+    daemon       a supervisor as its own process
+    desk         the supervisor's side of the control socket
+    control      the other side: for the command, the load test and tests
+    cli          the `workbot` command; screen draws for it
+"""

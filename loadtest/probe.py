@@ -1,0 +1,129 @@
+"""Times the documents API from a process of its own: five idempotent POSTs a second on one kept-alive connection.
+
+Runs apart from the driver, whose event loop is busy and whose delays are not the API's. It reads its orders (with the
+tokens, which must not show in a process list) as one JSON line on stdin, measures until stdin closes, and prints one
+JSON line: the milliseconds of every request, and how many did not answer as expected.
+"""
+
+import asyncio
+import gc
+import http.client
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+PER_SECOND = 5
+_EXPECTED = 202
+_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Where to post, and the (Idempotency-Key, text) pairs that are posted again and again, in turn."""
+
+    api: str
+    token: str = field(repr=False)
+    posts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Milliseconds from sending a request to its last byte, in order; `errors` of them did not end in a 202."""
+
+    milliseconds: tuple[float, ...]
+    errors: int
+
+
+class Probe:
+    """The probe's process, as its parent sees it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, orders: Orders) -> Self:
+        """Start measuring."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "loadtest.probe",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            # Ctrl-C goes to the run, which ends the probe itself.
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
+        await process.stdin.drain()
+        return cls(process)
+
+    async def stop(self) -> Measured:
+        """End it and take the measurements. Raises RuntimeError when the probe has failed."""
+        output, _ = await self._process.communicate()
+        if self._process.returncode != 0 or not output:
+            raise RuntimeError(f"The probe ended with exit code {self._process.returncode} and no measurements.")
+        answer = json.loads(output)
+        return Measured(tuple(answer["milliseconds"]), answer["errors"])
+
+
+def measure(orders: Orders, stop: threading.Event) -> Measured:
+    """Post at a steady pace until told to stop. After a slow answer, the beats it missed are not made up for."""
+    address = urlsplit(orders.api)
+    if address.scheme != "http" or address.hostname is None:
+        raise ValueError(f"the probe speaks plain HTTP only, not {orders.api}")
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=_TIMEOUT_SECONDS)
+    taken: list[float] = []
+    errors = 0
+    began = time.perf_counter()
+    beat = 0
+    while not stop.wait(max(0.0, began + beat / PER_SECOND - time.perf_counter())):
+        key, text = orders.posts[beat % len(orders.posts)]
+        body = json.dumps({"text": text}).encode()
+        headers = {
+            "Authorization": f"Bearer {orders.token}",
+            "Content-Type": "application/json",
+            "Idempotency-Key": key,
+        }
+        start = time.perf_counter()
+        try:
+            connection.request("POST", f"{address.path.rstrip('/')}/api/documents", body, headers)
+            response = connection.getresponse()
+            response.read()
+            errors += response.status != _EXPECTED
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            errors += 1
+        taken.append((time.perf_counter() - start) * 1000)
+        beat = max(beat + 1, int((time.perf_counter() - began) * PER_SECOND))
+    connection.close()
+    return Measured(tuple(taken), errors)
+
+
+def main() -> None:
+    """The process: orders in, measurements out."""
+    given = json.loads(sys.stdin.readline())
+    orders = Orders(given["api"], given["token"], _pairs(given["posts"]))
+    stop = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    # A collection in the middle of a request would be measured as the API's time.
+    gc.disable()
+    measured = measure(orders, stop)
+    sys.stdout.write(json.dumps(asdict(measured)) + "\n")
+
+
+def _pairs(posts: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, text) for key, text in posts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How much waits in the outbox, and where writers must stop. Estimated from numbers drawn: counting is too slow.
+
+Numbers of rolled-back transactions count as waiting until the relay has caught up once, so the estimate errs upwards.
+"""
+
+import time
+from datetime import UTC, datetime
+
+import structlog
+
+from messaging import telemetry
+from messaging.cursor import Connection, Row
+
+LIMIT = 1_000_000
+"""Rows that may wait before the outbox refuses more."""
+
+STALL_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Backlog:
+    """Keeps the gauges, the outbox's ceiling, and the alarm for a Kafka that does not confirm."""
+
+    def __init__(self, connection: Connection, relay: str, limit: int) -> None:
+        self._connection = connection
+        self._relay = relay
+        self._limit = limit
+        self._ceiling: int | None = None
+        self._stalled = False
+
+    def update(self, rows: int, drawn: int, oldest: Row | None, silent_since: float) -> None:
+        """`rows` wait, writers have drawn numbers up to `drawn`, and Kafka was last heard of at `silent_since`."""
+        telemetry.RELAY_BACKLOG.labels(self._relay).set(rows)
+        age = (datetime.now(UTC) - datetime.fromisoformat(oldest[7])).total_seconds() if oldest is not None else 0.0
+        telemetry.RELAY_OLDEST_SECONDS.labels(self._relay).set(max(0.0, age))
+        self._place_ceiling(drawn + self._limit - rows)
+        stalled = oldest is not None and time.monotonic() > silent_since + STALL_SECONDS
+        if stalled and not self._stalled:
+            telemetry.RELAY_OUTAGES.labels(self._relay, "kafka").inc()
+            log.warning("relay.kafka_silent", relay=self._relay, waiting=rows)
+        elif self._stalled and not stalled:
+            log.info("relay.kafka_confirms_again", relay=self._relay, waiting=rows)
+        self._stalled = stalled
+
+    def _place_ceiling(self, ceiling: int) -> None:
+        """Seldom: every insert reads this row, and each change leaves an old version of it behind."""
+        if self._ceiling is not None and abs(ceiling - self._ceiling) <= self._limit // 8:
+            return
+        self._connection.execute(
+            """
+            INSERT INTO outbox_limit (name, ceiling) VALUES (%s, %s)
+            ON CONFLICT (name) DO UPDATE SET ceiling = excluded.ceiling
+            """,
+            [self._relay, ceiling],
+        )
+        self._ceiling = ceiling

@@ -1,0 +1,147 @@
+"""What the relay reads next: the difference between two snapshots, never "ids above the last one".
+
+A position is a whole `pg_snapshot`: every row visible in it is done. The next batch is what the reading statement
+sees and the position does not, so a row committed late is read when it commits, whatever its number, and nothing
+waits for it. Inside a batch rows are sorted by `seq`. A transaction that waited for a row lock commits after its
+holder and draws its numbers later, so the events of one aggregate keep the order of its changes, across batches and
+inside them.
+
+`strict` cuts the reading snapshot at its xmin: while one writer is open, nothing of a younger transaction is read.
+
+A large difference is walked in slices by `seq`, with both snapshots fixed and every statement bounded.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+
+Order = Literal["commit", "strict"]
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+Row = tuple[int, str, str, bytes, str, str, str, str, str, str, str | None]
+"""seq, topic, key, payload, id, source, type, time, subject, version, traceparent."""
+
+SLICE_ROWS = 5_000
+SLICE_BYTES = 4_000_000
+"""A slice ends at whichever comes first; a single larger payload still makes a slice."""
+
+FOLD = 100
+"""Transactions that ran within this many ids below the snapshot's end are read as one range (PgQ's trick)."""
+
+WALK = 200_000
+MEASURE = 100_000
+"""Most index entries one statement visits, so that the heartbeat is never late behind a huge difference."""
+
+_QUERIES = {
+    name: body.encode()
+    for name, body in re.findall(
+        r"^-- (\w+)\n(.*?)(?=^-- \w+$|\Z)",
+        Path(__file__).with_suffix(".sql").read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the relay is. With `cur`: inside the difference prev..cur, up to `after_seq` of at most `until_seq`."""
+
+    prev: str
+    cur: str | None = None
+    after_seq: int = 0
+    until_seq: int = 0
+
+    def ranges(self) -> tuple[int, list[int]]:
+        """The lowest id of the range to read, and the ids further below that were running in `prev`."""
+        _xmin, xmax, running = self.prev.split(":")
+        low, far = int(xmax), []
+        for xid in sorted((int(xid) for xid in running.split(",") if xid), reverse=True):
+            if low - xid <= FOLD:
+                low = xid
+            else:
+                far.append(xid)
+        return low, far
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows in order, and the position that is true once all of them are confirmed."""
+
+    rows: list[Row]
+    end: Position
+    more: bool
+    """Whether there is known to be more behind it."""
+
+
+class Cursor:
+    """Reads slice after slice, ahead of what is confirmed. Stores nothing."""
+
+    def __init__(
+        self, connection: Connection, order: Order, position: Position, between: Callable[[], None] = lambda: None
+    ) -> None:
+        """`between` is called between two statements of one slice (the heartbeat)."""
+        self.position = position
+        self.known = 0
+        """Rows of the difference being walked that were not read yet."""
+        self.last_value = 0
+        """The highest number any writer had drawn at the last read of new rows."""
+        self._connection = connection
+        self._strict = order == "strict"
+        self._between = between
+
+    def next(self) -> Slice:
+        """The next slice; empty with `more` false when nothing new is committed."""
+        piece = self._read() if self.position.cur is None else self._walk()
+        self.position = piece.end
+        return piece
+
+    def _read(self) -> Slice:
+        here = self.position
+        low, far = here.ranges()
+        found = self._fetch("read", prev=here.prev, low=str(low), far=[str(xid) for xid in far], strict=self._strict)
+        cur, count, self.last_value = found[0][:3]
+        if count == 0:
+            return Slice([], Position(cur), more=False)
+        if found[0][3] is not None:
+            return Slice([row[3:] for row in found], Position(cur), more=False)
+        self.known, first, last = self._measure(here.prev, cur, low, far)
+        return Slice([], Position(here.prev, cur, first - 1, last), more=True)
+
+    def _walk(self) -> Slice:
+        here = self.position
+        upto = min(here.after_seq + WALK, here.until_seq)
+        found = self._fetch("walk", prev=here.prev, cur=here.cur, after=here.after_seq, upto=upto)
+        rows = [row[1:] for row in found]
+        whole = not found or len(rows) == found[0][0] < SLICE_ROWS
+        after = upto if whole else rows[-1][0]
+        self.known = max(0, self.known - len(rows))
+        if after >= here.until_seq:
+            self.known = 0
+            return Slice(rows, Position(here.cur or here.prev), more=True)
+        return Slice(rows, replace(here, after_seq=after), more=True)
+
+    def _measure(self, prev: str, cur: str, low: int, far: list[int]) -> tuple[int, int, int]:
+        """How many rows the difference has, its lowest and its highest number: where the walk starts and ends."""
+        count, firsts, lasts = 0, [], []
+        for start, end in [*((xid, xid + 1) for xid in far), (low, int(cur.split(":")[1]))]:
+            at: tuple[str, int] | None = (str(start), 0)
+            while at is not None:
+                self._between()
+                chunk = self._fetch("measure", prev=prev, cur=cur, low=at[0], seq=at[1], high=str(end))
+                at = None
+                for xid, seq, members, first, last in chunk:
+                    at = (xid, seq)
+                    if members:
+                        count += members
+                        firsts.append(first)
+                        lasts.append(last)
+        return count, min(firsts), max(lasts)
+
+    def _fetch(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        values.update(rows=SLICE_ROWS, bytes=SLICE_BYTES, entries=MEASURE)
+        with self._connection.cursor(binary=True) as cursor:
+            return cursor.execute(_QUERIES[query], values, prepare=True).fetchall()

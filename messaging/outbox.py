@@ -1,0 +1,106 @@
+"""The write side of the outbox: events and jobs become rows of the caller's own transaction.
+
+Writers never wake the relay by hand: the table's trigger does, and refuses rows when the outbox is full.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+
+from messaging.database import Connection
+from messaging.errors import OutboxFull
+from messaging.message import Envelope
+
+FULL = "WB503"
+"""SQLSTATE the trigger raises when the outbox is full."""
+
+REPLAY_WINDOW = timedelta(days=7)
+"""How long rows are kept after Kafka confirmed them."""
+
+INSERT: LiteralString = """
+INSERT INTO outbox (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)
+SELECT id, topic, key, type, version, payload, source, subject, traceparent, occurred_at FROM (
+    SELECT * FROM unnest(
+        %(id)s::uuid[], %(topic)s::text[], %(key)s::text[], %(type)s::text[], %(version)s::int[],
+        %(payload)s::bytea[], %(source)s::text[], %(subject)s::text[], %(traceparent)s::text[],
+        %(occurred_at)s::timestamptz[]
+    ) WITH ORDINALITY AS e
+        (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at, place)
+    ORDER BY place
+) AS envelopes
+"""
+"""For a service that writes its row and its events in ONE statement: a data-modifying CTE. `parameters` fills it in.
+
+    WITH request AS (INSERT INTO requests … RETURNING id), events AS ({INSERT} WHERE EXISTS (SELECT FROM request))
+    SELECT id FROM request
+
+The condition makes the rows follow the first CTE: they are numbered after its row lock is held, which is what keeps
+the events of one aggregate in the order of its changes; and there are none when it changed nothing.
+Run it inside `refusing()`.
+"""
+
+
+async def add(connection: Connection, envelopes: Sequence[Envelope]) -> None:
+    """Write the envelopes, in this order, in the caller's transaction. Never commits.
+
+    Change the aggregate's row first, then add its events (see INSERT). Raises OutboxFull when the relay cannot drain;
+    a payload over 900,000 bytes or a key over 1,024 is refused by the table (psycopg.errors.CheckViolation).
+    """
+    if not envelopes:
+        return
+    with refusing():
+        await connection.execute(INSERT, parameters(envelopes))
+
+
+def parameters(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
+    """The named parameters of INSERT: one list per column."""
+    return {
+        "id": [envelope.id for envelope in envelopes],
+        "topic": [envelope.topic for envelope in envelopes],
+        "key": [envelope.key for envelope in envelopes],
+        "type": [envelope.type for envelope in envelopes],
+        "version": [envelope.version for envelope in envelopes],
+        "payload": [envelope.payload for envelope in envelopes],
+        "source": [envelope.source for envelope in envelopes],
+        "subject": [envelope.subject for envelope in envelopes],
+        "traceparent": [envelope.traceparent for envelope in envelopes],
+        "occurred_at": [envelope.occurred_at for envelope in envelopes],
+    }
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn the trigger's refusal into OutboxFull. The caller's transaction is lost either way."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate == FULL:
+            raise OutboxFull("Too many events wait to be sent; try again later.") from error
+        raise
+
+
+async def maintain(connection: Connection, keep: timedelta = REPLAY_WINDOW) -> int:
+    """Create the coming days' partitions and drop confirmed ones past the window; how many were dropped.
+
+    For a claimed timer, hourly. A day without its partition costs nothing: its rows go to the default one.
+    """
+    row = await (await connection.execute("SELECT outbox_maintain(%s)", [keep])).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+async def send_again(connection: Connection, seqs: Sequence[int]) -> int:
+    """Put refused rows back into the outbox under their own ids, once their cause is gone; how many."""
+    with refusing():
+        cursor = await connection.execute(
+            """
+            WITH gone AS (DELETE FROM outbox_refused WHERE seq = ANY(%s) RETURNING *)
+            INSERT INTO outbox (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)
+            SELECT id, topic, key, type, version, payload, source, subject, traceparent, occurred_at
+            FROM gone ORDER BY seq
+            """,
+            [list(seqs)],
+        )
+    return cursor.rowcount

@@ -1,0 +1,128 @@
+"""The life of a process: start in order, run until a signal, drain, stop in reverse. Exit codes mean something."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+import uvloop
+
+from messaging import telemetry
+from messaging.errors import Misconfigured
+from messaging.settings import ProcessSettings
+
+log = structlog.get_logger(__name__)
+
+EX_SOFTWARE = 70
+EX_CONFIG = 78
+
+Start = Callable[[AsyncExitStack], Awaitable[None]]
+
+
+def run(name: str, settings: ProcessSettings, start: Start) -> None:
+    """Run a process until SIGTERM or SIGINT and end it with its exit code.
+
+    `start` enters the process's parts on the given stack, in order; they are left in reverse. A second signal ends
+    at once. 0: drained; 78 (EX_CONFIG): Misconfigured, a person must act; 70 (EX_SOFTWARE): a fault of ours, the
+    supervisor starts us again.
+    """
+    telemetry.configure_logging(settings, name)
+    code = uvloop.run(_live(start))
+    log.info("process.ended", code=code)
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+async def _live(start: Start) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    code = 0
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            log.warning("process.killed", signal=signal.Signals(number).name)
+            os._exit(128 + number)
+        log.info("process.stopping", signal=signal.Signals(number).name)
+        stop.set()
+
+    def on_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # An error nobody awaited is a fault of ours: state may be wrong, so start afresh rather than limp on.
+        nonlocal code
+        log.error("process.fault", what=context.get("message"), exc_info=context.get("exception"))
+        code = EX_SOFTWARE
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    loop.set_exception_handler(on_fault)
+    try:
+        async with AsyncExitStack() as stack:
+            starting = asyncio.ensure_future(start(stack))
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+            elif starting.exception() is not None:
+                stopping.cancel()
+                starting.result()
+            else:
+                log.info("process.started")
+            await stopping
+    except Misconfigured as error:
+        log.error("process.misconfigured", error=str(error))
+        return EX_CONFIG
+    except Exception:
+        log.exception("process.failed")
+        return EX_SOFTWARE
+    return code
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run`, so that the order of shutting down is ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
+    """Serve an ASGI app on the settings' host and port; yields the port. Leaving stops accepting, then finishes."""
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        place = f"{settings.host}:{settings.port}"
+        raise Misconfigured(
+            f"Cannot listen on {place}: {error.strerror}. Set WORKBOT_PORT to a free port."
+        ) from error
+    server = _Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=max(1, int(settings.drain_seconds)),
+            server_header=False,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers a flag, not an event
+            await asyncio.sleep(0.01)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,179 @@
+"""Outbox rows on their way to Kafka: headers, delivery reports, and what to do with a record Kafka refuses."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from messaging import message
+from messaging.cursor import Row
+from messaging.destinations import Destinations
+from messaging.producer import REFUSED, producer_config
+
+BATCH_BYTES = 131_072
+"""Largest set of records sent as one, unless a topic takes less. A record above it always travels alone."""
+
+_GONE = frozenset(
+    {
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+_NO_SUCH_TOPIC = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+_CHECK_EVERY = 64
+
+Header = tuple[str, str | bytes | None]
+
+
+def headers(row: Row) -> list[Header]:
+    """CloudEvents binary mode, the event's major version, and the trace it was written in, if any."""
+    _seq, _topic, _key, _payload, event_id, source, event_type, occurred_at, subject, version, traceparent = row
+    found: list[Header] = [
+        (message.SPECVERSION, "1.0"),
+        (message.ID, event_id),
+        (message.SOURCE, source),
+        (message.TYPE, event_type),
+        (message.TIME, occurred_at),
+        (message.SUBJECT, subject),
+        (message.VERSION, version),
+    ]
+    if traceparent is not None:
+        found.append((message.TRACEPARENT, traceparent))
+    return found
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows handed to Kafka together. Done once every one has its delivery report."""
+
+    rows: Sequence[Row]
+    outstanding: int = 0
+    refused: list[tuple[Row, KafkaError]] = field(default_factory=list)
+
+
+class Publisher:
+    """One idempotent producer, used by one thread. After an error it raised, `discard` it and build another."""
+
+    def __init__(self, bootstrap: str, client_id: str, check: Callable[[], None]) -> None:
+        """`check` is called often while rows are handed over; it raises when this process may not go on."""
+        self.reported_at = time.monotonic()
+        """When Kafka last confirmed anything, by the monotonic clock."""
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._check = check
+        self._destinations = Destinations(bootstrap, check)
+        self._failure: KafkaError | None = None
+        self._batch_bytes = BATCH_BYTES
+        self._producer = self._build()
+
+    def send(self, rows: Sequence[Row]) -> Batch:
+        """Hand rows over in order. Raises KafkaException when the producer is of no more use."""
+        batch = Batch(rows)
+        limits = {topic: self._destinations.limit(topic) for topic in {row[1] for row in rows}}
+        self._fit(min((limit for limit in limits.values() if limit is not None), default=BATCH_BYTES))
+        for place, row in enumerate(rows):
+            if place % _CHECK_EVERY == 0:
+                self._check()
+            if limits[row[1]] is None:
+                batch.refused.append((row, _NO_SUCH_TOPIC))
+            else:
+                self._produce(batch, row)
+        return batch
+
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports, waiting up to `seconds` for the first. Raises KafkaException as `send` does."""
+        self._producer.poll(seconds)
+        if self._failure is not None:
+            raise KafkaException(self._failure)
+
+    def settle(self, batch: Batch) -> list[tuple[Row, str]]:
+        """The rows of a done batch that Kafka will never take, with its reason.
+
+        A set of records is refused as a whole. One that may have been refused for its company is tried alone.
+        """
+        refused = []
+        for row, error in sorted(batch.refused, key=lambda refusal: refusal[0][0]):
+            self._destinations.forget(row[1])
+            final: KafkaError | None = error
+            if error.code() not in _GONE and len(row[3]) < self._batch_bytes:
+                final = self._alone(row)
+            if final is not None:
+                refused.append((row, f"{final.name()}: {final.str()}"))
+        return refused
+
+    def discard(self) -> None:
+        """Drop what was not sent. What is under way may still arrive: a repeat, never a loss."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def _alone(self, row: Row) -> KafkaError | None:
+        trial = Batch([row])
+        self._produce(trial, row)
+        while trial.outstanding:
+            self._check()
+            self.poll(0.05)
+        return trial.refused[0][1] if trial.refused else None
+
+    def _produce(self, batch: Batch, row: Row) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    row[1],
+                    value=row[3],
+                    key=row[2],
+                    headers=headers(row),
+                    on_delivery=partial(self._report, batch, row),
+                )
+            except BufferError:
+                self._check()
+                self.poll(0.05)
+            except KafkaException as error:
+                self._refuse(batch, row, error.args[0])
+                return
+            else:
+                batch.outstanding += 1
+                return
+
+    def _report(self, batch: Batch, row: Row, error: KafkaError | None, _message: Message) -> None:
+        batch.outstanding -= 1
+        if error is None:
+            self.reported_at = time.monotonic()
+        else:
+            try:
+                self._refuse(batch, row, error)
+            except KafkaException:
+                self._failure = error
+
+    @staticmethod
+    def _refuse(batch: Batch, row: Row, error: KafkaError) -> None:
+        """Only what is the record's own fault is set aside; anything else must be sent again, so it ends the term."""
+        if error.code() not in REFUSED | _GONE:
+            raise KafkaException(error)
+        batch.refused.append((row, error))
+
+    def _fit(self, limit: int) -> None:
+        """Keep sets of records below the smallest limit met: a larger set would be refused with all that is in it."""
+        if limit >= self._batch_bytes:
+            return
+        while len(self._producer):
+            self._check()
+            self.poll(0.05)
+        self._batch_bytes = limit
+        self._producer = self._build()
+
+    def _build(self) -> Producer:
+        config = producer_config(self._bootstrap, self._client_id) | {
+            "linger.ms": 0,
+            "batch.size": self._batch_bytes,
+            "error_cb": self._on_error,
+            "logger": logging.getLogger("messaging.publisher"),
+        }
+        return Producer(config)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failure = error

@@ -1,0 +1,225 @@
+"""One run of one job while it holds a slot: the start in the ledger, the handler, the end in the ledger.
+
+The scheduler (`consumer`) decides when; what becomes of a failure is settled in `outcomes`, after the slot is free.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from messaging import telemetry
+from messaging.batcher import Batcher
+from messaging.database import Connection, Pool, is_outage
+from messaging.deadletter import Hop
+from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage, Retryable, Undecodable
+from messaging.job import Handler, Job, Reader
+from messaging.lanes import NOBODY, Entry
+from messaging.ledger import Found, Grant, Ledger, Start
+from messaging.message import ID, SUBJECT, TRACEPARENT, header_text, headers_to_dict
+
+log = structlog.get_logger(__name__)
+
+MAX_STRIKES = 3
+"""Starts that ended with the process: at the third the job is a dead letter."""
+
+BUSY_SECONDS = 1.0
+"""How soon to ask again after a job that another live worker is still running."""
+
+MAX_ID = 200
+"""Longest message id, in characters, that goes into the ledger; a longer one is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The record needs nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The record waits here for `seconds` and asks to run again; `due` tells the ledger that it waited."""
+
+    seconds: float
+    due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Back to the front of its lane; `resource` holds everything, for `seconds` or (None) as an outage does."""
+
+    resource: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A suspect: it runs again when nothing else does."""
+
+
+Verdict = Finished | Again | Held | Alone
+
+
+@dataclass(slots=True)
+class Run:
+    """The notes on one run. After `execute` either `verdict` or `error` is set. Times are Unix seconds."""
+
+    entry: Entry
+    lent: bool
+    alone: bool
+    id: str
+    generation: int
+    failures: int
+    headers: dict[str, bytes]
+    origin: str
+    started_at: float = field(default_factory=time.time)
+    grant: Grant | None = None
+    job: Job | None = None
+    handler: Handler | None = None
+    error: MessagingError | None = None
+    verdict: Verdict | None = None
+    outcome: str = "done"
+
+    @property
+    def token(self) -> int:
+        """The fence in the ledger; 0 without one."""
+        return self.grant.token if self.grant is not None else 0
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self.failures + 1
+
+    @property
+    def subject(self) -> str | None:
+        """What the job is about, as its sender named it."""
+        return header_text(self.headers, SUBJECT)
+
+
+class Runs:
+    """Executes the runs of one consumer on one worker. Without a ledger nothing is remembered between runs."""
+
+    def __init__(self, reader: Reader, pool: Pool | None, ledger: Ledger | None) -> None:
+        self._reader = reader
+        self._pool = pool
+        self._ledger = ledger
+        self._begins: Batcher[Start, Grant] = Batcher(self._begin_batch)
+        self._finishes: Batcher[Run, bool] = Batcher(self._finish_batch)
+        self._active: set[tuple[str, int]] = set()
+
+    def prepare(self, entry: Entry, *, lent: bool, alone: bool) -> Run:
+        """The run of a record that was given a slot. Our own headers count only on a retry topic."""
+        raw = entry.record.headers()
+        headers = headers_to_dict(raw)
+        hop = Hop(raw if entry.partition.is_retry else None)
+        origin = hop.origin or f"{entry.partition.topic}/{entry.partition.number}/{entry.offset}"
+        message_id = header_text(headers, ID)
+        if not message_id or len(message_id) > MAX_ID or "\0" in message_id:
+            message_id = origin
+        return Run(entry, lent, alone, message_id, hop.generation, hop.failures, headers, origin)
+
+    async def execute(self, run: Run) -> None:
+        """Start, handle, finish. Only cancellation is raised; the scheduler then gives the start back."""
+        name = (run.id, run.generation)
+        if name in self._active:
+            run.verdict = Again(BUSY_SECONDS)
+            return
+        self._active.add(name)
+        try:
+            await self._execute(run)
+        except Exception as error:
+            run.error = classify(error)
+        finally:
+            self._active.discard(name)
+
+    async def _execute(self, run: Run) -> None:
+        read: tuple[Any, Handler] | None = None
+        unreadable: NotRetryable | None = None
+        try:
+            if run.entry.key is NOBODY:
+                raise Undecodable("The record's key is not <tenant>:<sender>, so nobody can be asked about it.")
+            read = await self._reader.read(run.headers, run.entry.record.value())
+        except NotRetryable as error:
+            unreadable = error
+        if read is None and unreadable is None:
+            run.verdict = Finished()
+            return
+        finish = None
+        if self._ledger is not None:
+            run.grant = await self._begins.submit(Start(run.id, run.generation, run.entry.due, run.alone))
+            run.failures = run.grant.failures
+            if not _granted(run, run.grant):
+                return
+
+            async def finish(conn: Connection) -> bool:
+                return await self._finish(conn, run)
+
+        if read is None:
+            run.error = unreadable
+            return
+        event, run.handler = read
+        pool = self._pool if finish is not None else None
+        run.job = Job(
+            run.id, run.generation, run.entry.key, run.attempt, event, run.headers, pool=pool, finish=finish
+        )
+        with telemetry.trace(header_text(run.headers, TRACEPARENT)):
+            await run.handler.run(run.job)
+        if finish is not None and not run.job.finished and not await self._finishes.submit(run):
+            raise Fenced(f"Another run owns job {run.id}.")
+        run.verdict = Finished()
+
+    async def job_of_the_unread(self, run: Run) -> bool:
+        """Read a job that never came to its handler, so that its service hears of the end. False: unreadable."""
+        try:
+            read = await self._reader.read(run.headers, run.entry.record.value())
+        except NotRetryable:
+            return False
+        if read is None:
+            return False
+        run.handler = read[1]
+        run.job = Job(run.id, run.generation, run.entry.key, run.attempt, read[0], run.headers)
+        return True
+
+    async def _begin_batch(self, starts: list[Start]) -> list[Grant]:
+        assert self._ledger is not None
+        assert self._pool is not None
+        async with self._pool.connection() as conn:
+            return await self._ledger.begin(conn, starts)
+
+    async def _finish(self, conn: Connection, run: Run) -> bool:
+        assert self._ledger is not None
+        return await self._ledger.finish(conn, run.id, run.generation, run.token)
+
+    async def _finish_batch(self, runs: list[Run]) -> list[bool]:
+        assert self._ledger is not None
+        assert self._pool is not None
+        async with self._pool.connection() as conn:
+            held = await self._ledger.finish_many(conn, [(run.id, run.generation, run.token) for run in runs])
+        return [run.token in held for run in runs]
+
+
+def _granted(run: Run, grant: Grant) -> bool:
+    match grant.found:
+        case Found.GRANTED:
+            return True
+        case Found.DONE | Found.DEAD:
+            run.verdict = Finished()
+        case Found.NOT_DUE:
+            run.verdict = Again(grant.wait_seconds, due=True)
+        case Found.BUSY:
+            run.verdict = Again(BUSY_SECONDS)
+        case Found.SUSPECT if grant.strikes >= MAX_STRIKES:
+            run.error = LostAttempts(f"The process died {grant.strikes} times while it ran this job.")
+        case Found.SUSPECT:
+            run.verdict = Alone()
+    return False
+
+
+def classify(error: BaseException) -> MessagingError:
+    """The place of any error in the tree: what nobody classified may pass, so it is retried."""
+    if isinstance(error, MessagingError):
+        return error
+    if is_outage(error):
+        return Outage(f"The database is away: {error}", "database")
+    log.error("job.failed", error=f"{type(error).__name__}: {error}", exc_info=error)
+    return Retryable(f"{type(error).__name__}: {error}")

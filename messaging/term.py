@@ -1,0 +1,163 @@
+"""One term of office of the leading relay: read, send, confirm, and sleep when there is nothing to do.
+
+Several slices may be on their way to Kafka at once; their order is the idempotent producer's to keep. The stored
+position follows the delivery reports, oldest slice first.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+
+from messaging import telemetry
+from messaging.backlog import Backlog
+from messaging.bell import Bell
+from messaging.cursor import SLICE_ROWS, Connection, Cursor, Order, Position, Row, Slice
+from messaging.leader import BEAT_SECONDS, Leader
+from messaging.positions import Positions
+from messaging.publisher import Batch, Publisher
+from messaging.watchdog import Watchdog
+
+POLL_MIN = 0.002
+POLL_MAX = 0.02
+"""Seconds between looks at the table while it stays empty: doubling."""
+
+POLLS_BEFORE_SLEEP = 4
+FALLBACK_POLL = 0.25
+"""Asleep, the table is looked at this often too, should a ring ever be lost."""
+
+SAVE_SECONDS = 0.02
+"""While slices follow each other the position is stored this often: what a crash repeats, at most."""
+
+DRAIN_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a relay was started to do."""
+
+    name: str
+    bootstrap: str
+    order: Order
+    backlog_limit: int
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A slice handed to Kafka, and the position that holds once it and all before it are confirmed."""
+
+    batch: Batch
+    end: Position
+
+
+class Term:
+    """Leads until told to stop, or until an error says that this process cannot lead. One thread, one connection."""
+
+    def __init__(self, connection: Connection, leader: Leader, assignment: Assignment, stop: threading.Event) -> None:
+        self._leader = leader
+        self._name = assignment.name
+        self._stop = stop
+        self._next_beat = 0.0
+        self._saved_at = 0.0
+        self._sent_at = 0.0
+        self._read_again_at = 0.0
+        self._empty_polls = 0
+        self._under_way: deque[UnderWay] = deque()
+        self._watchdog = Watchdog(connection, assignment.name)
+        self._backlog = Backlog(connection, assignment.name, assignment.backlog_limit)
+        self._bell = Bell(connection)
+        self._positions = Positions(connection, assignment.name)
+        self._cursor = Cursor(connection, assignment.order, self._positions.load(), self._leader.ensure)
+        self._publisher = Publisher(assignment.bootstrap, f"relay-{assignment.name}", self._check)
+
+    def serve(self) -> None:
+        """Returns when `stop` is set and what was on its way is confirmed, or has had its time."""
+        try:
+            while not self._stop.is_set():
+                self._check()
+                self._confirm()
+                early = self._read_again_at - time.monotonic()
+                if early <= 0 and self._rows_under_way() <= SLICE_ROWS and self._accept(self._cursor.next()):
+                    continue
+                if self._under_way:
+                    self._publisher.poll(early if early > 0 else POLL_MIN)
+                else:
+                    self._rest()
+            self._drain()
+        finally:
+            self._publisher.discard()
+
+    def _accept(self, piece: Slice) -> bool:
+        """Send a slice; False when there was nothing to send and nothing more to read."""
+        if piece.rows:
+            self._empty_polls = 0
+            self._sent_at = time.monotonic() if not self._under_way else self._sent_at
+            self._under_way.append(UnderWay(self._publisher.send(piece.rows), piece.end))
+            self._publisher.poll(0)
+        elif self._under_way:
+            self._under_way[-1].end = piece.end
+        self._read_again_at = 0.0 if piece.more else time.monotonic() + POLL_MIN
+        return bool(piece.rows) or piece.more
+
+    def _confirm(self) -> None:
+        """Move the position past what Kafka has confirmed."""
+        done = 0
+        for sent in self._under_way:
+            if sent.batch.outstanding:
+                break
+            done += 1
+        if not done or time.monotonic() < self._saved_at + SAVE_SECONDS:
+            return
+        rows = 0
+        refused: list[tuple[Row, str]] = []
+        for _ in range(done):
+            last = self._under_way.popleft()
+            refused += self._publisher.settle(last.batch)
+            rows += len(last.batch.rows)
+        self._leader.ensure()
+        self._positions.move(last.end, refused)
+        self._saved_at = time.monotonic()
+        telemetry.RELAY_PUBLISHED.labels(self._name).inc(rows - len(refused))
+        for row, error in refused:
+            telemetry.RELAY_REFUSED.labels(self._name).inc()
+            log.error("relay.refused", relay=self._name, seq=row[0], topic=row[1], id=row[4], error=error)
+
+    def _rest(self) -> None:
+        """Nothing to read, nothing on its way: look a few times more, then sleep until a writer rings."""
+        self._empty_polls += 1
+        if self._empty_polls <= POLLS_BEFORE_SLEEP or not self._bell.fall_asleep():
+            self._stop.wait(min(POLL_MAX, POLL_MIN * 2.0 ** (self._empty_polls - 1)))
+            return
+        while not self._stop.is_set() and not self._accept(self._cursor.next()):
+            self._bell.wait(FALLBACK_POLL)
+            self._check()
+        self._bell.wake_up()
+        self._empty_polls = 0
+
+    def _drain(self) -> None:
+        give_up_at = time.monotonic() + DRAIN_SECONDS
+        while self._under_way and time.monotonic() < give_up_at:
+            self._check()
+            self._publisher.poll(0.05)
+            self._confirm()
+
+    def _check(self) -> None:
+        """Between all steps and inside long ones: do we still lead; the heartbeat and what goes with it when due."""
+        self._leader.ensure()
+        now = time.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_SECONDS
+        waiting = self._rows_under_way() + self._cursor.known
+        drawn = self._leader.beat(waiting)
+        oldest = self._under_way[0].batch.rows[0] if self._under_way else None
+        waiting += max(0, drawn - self._cursor.last_value) if self._cursor.last_value else 0
+        self._backlog.update(waiting, drawn, oldest, max(self._publisher.reported_at, self._sent_at))
+        self._watchdog.look()
+
+    def _rows_under_way(self) -> int:
+        return sum(len(sent.batch.rows) for sent in self._under_way)

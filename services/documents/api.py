@@ -1,0 +1,198 @@
+"""The HTTP face of the inbox: parse, call, answer."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from messaging.database import Pool
+from services.documents import store, submissions
+from services.documents.intake import Intake, Receipt
+from services.documents.records import Stored
+from services.documents.settings import DocumentsSettings
+from web.problems import Problem, not_found
+from web.tokens import Bearer, Identity, require
+
+MAY_SUBMIT = frozenset({"sender", "reviewer", "agent", "admin"})
+PATH = "/api/documents"
+
+Status = Literal["queued", "reading", "retrying", "waiting_for_review", "approved", "rejected", "failed"]
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+            "application/json": {
+                "schema": {
+                    "oneOf": [
+                        {"type": "object", "required": [name], "properties": {name: {"type": "string"}}}
+                        for name in ("text", "url")
+                    ]
+                }
+            },
+        },
+    },
+    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}],
+}
+
+
+class Accepted(BaseModel):
+    """A document was taken in and waits to be read; follow `href`."""
+
+    id: UUID
+    status: Literal["queued"]
+    href: str
+
+
+class FieldView(BaseModel):
+    """A field's value and how sure its reader is, from 0 to 1."""
+
+    value: str
+    confidence: float
+
+
+class DocumentView(BaseModel):
+    """A document as it stands."""
+
+    id: UUID
+    href: str
+    sender: str
+    kind: submissions.Kind
+    status: Status
+    file_name: str | None
+    content_type: str
+    size_bytes: int
+    url: str | None
+    fields: dict[str, FieldView]
+    model: str | None
+    attempts: int
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class PageView(BaseModel):
+    """Documents, newest first. `next` is the cursor of the page after, null at the end."""
+
+    items: list[DocumentView]
+    next: UUID | None
+
+
+def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettings) -> APIRouter:
+    """The routes of the inbox."""
+    routes = APIRouter(tags=["documents"])
+    caller = Annotated[Identity, Depends(bearer)]
+
+    @routes.post(PATH, status_code=202, response_model=Accepted, openapi_extra=_BODY, summary="Hand in a document")
+    async def submit(request: Request, who: caller) -> JSONResponse:
+        require(who, MAY_SUBMIT)
+        key = submissions.parse_idempotency_key(request.headers.get("idempotency-key"))
+        return _accepted(await _take(request, intake, who, key, settings))
+
+    @routes.get(PATH + "/{document_id}", response_model=DocumentView, summary="One document")
+    async def get(document_id: str, who: caller) -> DocumentView:
+        async with pool.connection() as conn:
+            stored = await store.get(conn, who.tenant, _uuid(document_id))
+        if stored is None or not (who.staff or stored.sender == who.sub):
+            raise not_found("document")
+        return _view(stored)
+
+    @routes.get(PATH, response_model=PageView, summary="Documents: a sender's own, or the tenant's for its staff")
+    async def page(
+        who: caller,
+        status: Status | None = None,
+        sender: str | None = None,
+        cursor: UUID | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> PageView:
+        if not who.staff:
+            if sender not in (None, who.sub):
+                raise Problem(403, "wrong-role", "Only staff may see other senders' documents.", field="sender")
+            sender = who.sub
+        async with pool.connection() as conn:
+            found = await store.page(conn, who.tenant, sender=sender, status=status, before=cursor, limit=limit + 1)
+        more = len(found) > limit
+        return PageView(items=[_view(stored) for stored in found[:limit]], next=found[limit - 1].id if more else None)
+
+    return routes
+
+
+async def _take(
+    request: Request, intake: Intake, who: Identity, key: str | None, settings: DocumentsSettings
+) -> Receipt:
+    declared = request.headers.get("content-type", "")
+    kind = declared.partition(";")[0].strip().lower()
+    length = int(request.headers.get("content-length", "-1"))
+    if length == 0:
+        raise submissions.empty_body()
+    if kind == "multipart/form-data":
+        return await intake.file(who, key, request.stream(), declared, length if length > 0 else None)
+    body = await _read(request, length, settings.max_text_bytes)
+    if not body:
+        raise submissions.empty_body()
+    if kind != "application/json":
+        detail = f"A body of this type cannot be taken. Send {submissions.WAYS}."
+        raise Problem(415, "unknown-type", detail, field="Content-Type")
+    match submissions.parse_json(body, settings.fetch_allow):
+        case submissions.Text() as text:
+            return await intake.text(who, key, text)
+        case submissions.Link() as link:
+            return await intake.link(who, key, link)
+
+
+async def _read(request: Request, length: int, limit: int) -> bytes:
+    """The whole body, as long as it stays within `limit` bytes."""
+    if length > limit:
+        raise submissions.too_large("text", limit)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise submissions.too_large("text", limit)
+    return bytes(body)
+
+
+def _accepted(receipt: Receipt) -> JSONResponse:
+    href = f"{PATH}/{receipt.id}"
+    headers = {"Location": href} | ({"Idempotency-Replayed": "true"} if receipt.repeated else {})
+    return JSONResponse({"id": str(receipt.id), "status": "queued", "href": href}, 202, headers)
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise not_found("document") from None
+
+
+def _view(stored: Stored) -> DocumentView:
+    found: dict[str, Any] = {
+        field["name"]: FieldView(value=field["value"], confidence=field["confidence"]) for field in stored.fields
+    }
+    return DocumentView(
+        id=stored.id,
+        href=f"{PATH}/{stored.id}",
+        sender=stored.sender,
+        kind=stored.kind,
+        status=stored.status,  # type: ignore[arg-type]  # the table's check holds it to the same list
+        file_name=stored.file_name,
+        content_type=stored.content_type,
+        size_bytes=stored.size_bytes,
+        url=stored.url,
+        fields=found,
+        model=stored.model,
+        attempts=stored.attempts,
+        error=stored.error,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+    )

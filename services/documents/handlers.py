@@ -1,0 +1,128 @@
+"""The jobs of the documents service: reading one document."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from messaging import outbox
+from messaging.codec import Codec
+from messaging.database import Connection, Pool
+from messaging.errors import MessagingError, NotRetryable
+from messaging.job import Handler, Job
+from messaging.message import Envelope
+from schemas.events import DocumentFailed, DocumentField, DocumentRead, DocumentReadingRequested
+from services.documents import store, verdict
+from services.documents.providers import Provider, Reading
+from services.documents.records import Stored
+from services.documents.sources import Sources
+
+SOURCE = "documents"
+
+
+class ReadDocument:
+    """Load, extract, check, write down. Running it again is harmless: only the run that holds the job's fence writes
+    a result, and a document that has one is left alone.
+    """
+
+    def __init__(self, pool: Pool, codec: Codec, sources: Sources, provider: Provider, confidence_bar: float) -> None:
+        self._pool = pool
+        self._codec = codec
+        self._sources = sources
+        self._provider = provider
+        self._bar = confidence_bar
+
+    async def run(self, job: Job) -> None:
+        """Read the document. Raises what sources and provider raise."""
+        document_id = _document_id(job)
+        stored = await self._begin(job, document_id)
+        if stored is None:
+            async with job.transaction():
+                return
+        document = await self._sources.load(stored)
+        reading = await self._provider.check(document, await self._provider.extract(document))
+        async with job.transaction() as conn:
+            await self._finish(conn, job, document_id, reading)
+
+    async def retrying(self, conn: Connection, job: Job, error: MessagingError, due_at: datetime) -> None:
+        """The document shows that it waits, and why."""
+        await store.note_retry(
+            conn, job.key.tenant, _document_id(job), generation=job.generation, error=_for_people(error)
+        )
+
+    async def gave_up(self, conn: Connection, job: Job, error: MessagingError, attempts: int) -> None:
+        """The document shows that it failed, and whoever listens is told."""
+        try:
+            document_id = _document_id(job)
+        except NotRetryable:
+            return
+        tenant, sender = job.key.tenant, job.key.sender
+        failed = await store.note_failure(
+            conn,
+            tenant,
+            sender,
+            document_id,
+            generation=job.generation,
+            attempts=attempts,
+            error=_for_people(error),
+        )
+        if failed:
+            event = DocumentFailed(
+                document_id=str(document_id),
+                tenant=tenant,
+                sender=sender,
+                reason=error.reason if isinstance(error, NotRetryable) else "gave_up",
+                error=_for_people(error),
+                attempts=attempts,
+            )
+            await outbox.add(conn, [self._envelope(event, job)])
+
+    async def _begin(self, job: Job, document_id: UUID) -> Stored | None:
+        """The document, marked as being read; None when it has been read before."""
+        tenant, sender = job.key.tenant, job.key.sender
+        async with self._pool.connection() as conn:
+            stored = await store.begin_reading(
+                conn, tenant, sender, document_id, generation=job.generation, attempt=job.attempt
+            )
+            if stored is None:
+                known = await store.get(conn, tenant, document_id)
+                if known is None or known.sender != sender:
+                    raise NotRetryable("There is no such document of this sender.", "unknown_document")
+        return stored
+
+    async def _finish(self, conn: Connection, job: Job, document_id: UUID, reading: Reading) -> None:
+        status = verdict.status_after_reading(reading.fields, self._bar)
+        if not await store.finish_reading(conn, document_id, status, reading.fields, reading.model):
+            return
+        event = DocumentRead(
+            document_id=str(document_id),
+            tenant=job.key.tenant,
+            sender=job.key.sender,
+            status=status,
+            fields=tuple(
+                DocumentField(name=field.name, value=field.value, confidence=field.confidence)
+                for field in reading.fields
+            ),
+            attempts=job.attempt,
+            model=reading.model,
+        )
+        await outbox.add(conn, [self._envelope(event, job)])
+
+    def _envelope(self, event: DocumentRead | DocumentFailed, job: Job) -> Envelope:
+        return self._codec.envelope(event, source=SOURCE, subject=event.document_id, key=job.key)
+
+
+def _document_id(job: Job) -> UUID:
+    try:
+        return UUID(job.event.document_id)
+    except ValueError:
+        raise NotRetryable("The job names no document.", "unknown_document") from None
+
+
+def _for_people(error: MessagingError) -> str:
+    return (str(error) or "Something went wrong.").replace("\0", "")[:1000]
+
+
+HANDLERS: Mapping[type[Any], Callable[..., Handler]] = {
+    DocumentReadingRequested: ReadDocument,
+}

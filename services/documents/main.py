@@ -1,0 +1,59 @@
+"""The two processes of the documents service: `python -m services.documents.main api` and `… worker`."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from messaging import process
+from messaging.errors import Misconfigured
+from messaging.settings import load, read_secret
+from services.documents import parts
+from services.documents.api import router
+from services.documents.intake import Intake
+from services.documents.settings import DocumentsSettings
+from web.faces import make_face
+from web.tokens import Bearer
+
+
+async def start_api(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
+    """Takes documents in and shows them."""
+    base = await parts.open_base(stack, settings, "documents-api", autocommit=True)
+    face = make_face("Documents", live={}, ready={"database": base.database_answers})
+    bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
+    intake = Intake(base.pool, base.storage, base.codec, settings)
+    face.include_router(router(intake, base.pool, bearer, settings))
+    await stack.enter_async_context(process.serve(face, settings))
+
+
+async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
+    """Reads documents, sends the service's events, keeps its house clean. Stops reading first, sending last."""
+    base = await parts.open_base(stack, settings, "documents-worker", autocommit=False)
+    relay = parts.start_relay(stack, settings)
+    timers = parts.start_timers(stack, base)
+    consumer = await parts.make_consumer(stack, settings, base)
+    face = make_face(
+        "Documents worker",
+        live={"relay": relay.healthy, "timers": timers.healthy},
+        ready={"reader": consumer.healthy, "database": base.database_answers},
+    )
+    await stack.enter_async_context(process.serve(face, settings))
+    await parts.open_consumer(stack, consumer)
+
+
+STARTS = {"api": start_api, "worker": start_worker}
+
+
+def main() -> None:
+    """Run the process named by the only argument; see `messaging.process` for its exit codes."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in STARTS:
+        sys.exit(f"usage: python -m services.documents.main {'|'.join(STARTS)}")
+    try:
+        settings = load(DocumentsSettings)
+    except Misconfigured as error:
+        print(error, file=sys.stderr)
+        sys.exit(process.EX_CONFIG)
+    process.run(f"documents-{name}", settings, lambda stack: STARTS[name](stack, settings))
+
+
+if __name__ == "__main__":
+    main()

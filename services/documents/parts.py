@@ -1,0 +1,131 @@
+"""What the two processes are made of. Each part is opened on the given stack, which closes them in reverse."""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from messaging import admin, migrate
+from messaging.codec import Codec
+from messaging.consumer import FairConsumer, Limits
+from messaging.database import Pool, conninfo, make_pool
+from messaging.presence import Presence
+from messaging.producer import ConfirmedProducer
+from messaging.readers import EventReader
+from messaging.registry import Registry
+from messaging.relay import Relay
+from messaging.settings import read_secret
+from messaging.timers import Timers
+from schemas import catalog, topics
+from schemas.events import DocumentFailed, DocumentRead, DocumentReadingRequested, DocumentReceived
+from services.documents import upkeep
+from services.documents.extraction import Extraction
+from services.documents.handlers import HANDLERS
+from services.documents.pages import Pages
+from services.documents.providers import BuiltinReader, CompatibleReader, Provider
+from services.documents.settings import DocumentsSettings
+from services.documents.sources import Sources
+from services.documents.storage import LocalStorage
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+WRITES = (DocumentReadingRequested, DocumentReceived, DocumentRead, DocumentFailed)
+JOBS = "documents.jobs"
+READER = "reader"
+RELAY = "documents"
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What both processes stand on."""
+
+    pool: Pool
+    codec: Codec
+    storage: LocalStorage
+
+    async def database_answers(self) -> bool:
+        """For the readiness check."""
+        async with self.pool.connection() as conn:
+            await conn.execute("select 1")
+        return True
+
+
+async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: str, *, autocommit: bool) -> Base:
+    """The database, verified; the codec, with the ids of all we write; the storage."""
+    pool = make_pool(settings, name, autocommit=autocommit)
+    stack.push_async_callback(pool.close)
+    await pool.open()
+    await migrate.verify(pool, [MIGRATIONS])
+    registry = Registry(settings.registry_url)
+    stack.push_async_callback(registry.close)
+    codec = catalog.codec(registry)
+    await codec.prepare(WRITES)
+    storage = LocalStorage(settings.storage_dir)
+    stack.callback(storage.close)
+    await storage.open()
+    return Base(pool, codec, storage)
+
+
+def start_relay(stack: AsyncExitStack, settings: DocumentsSettings) -> Relay:
+    """Carries the outbox to Kafka; leads or stands by."""
+    relay = Relay(_conninfo(settings, "documents-relay"), settings.kafka_bootstrap, RELAY)
+    stack.callback(relay.stop)
+    relay.start()
+    return relay
+
+
+def start_timers(stack: AsyncExitStack, base: Base) -> Timers:
+    """The claimed timers."""
+    timers = Timers(base.pool, upkeep.timers(base.storage))
+    stack.push_async_callback(timers.stop)
+    timers.start()
+    return timers
+
+
+async def make_consumer(stack: AsyncExitStack, settings: DocumentsSettings, base: Base) -> FairConsumer:
+    """The reader of documents, with all it reads with; not open yet, and so without work."""
+    extraction = Extraction(settings.reading_processes, settings.reading_deadline_seconds)
+    stack.push_async_callback(extraction.close)
+    await extraction.start()
+    pages = Pages(
+        allow=settings.fetch_allow,
+        max_bytes=settings.max_document_bytes,
+        timeout_seconds=settings.fetch_timeout_seconds,
+    )
+    stack.push_async_callback(pages.aclose)
+    provider = _provider(settings, extraction)
+    stack.push_async_callback(provider.aclose)
+    sources = Sources(base.storage, pages, extraction)
+    handlers = {
+        event: handler(base.pool, base.codec, sources, provider, settings.confidence_bar)
+        for event, handler in HANDLERS.items()
+    }
+    await admin.verify_topics(settings.kafka_bootstrap, topics.load().specs())
+    producer = ConfirmedProducer(settings.kafka_bootstrap, "documents-reader")
+    stack.push_async_callback(producer.close)
+    producer.open()
+    return FairConsumer(
+        topics.load().subscription(JOBS, READER, policy=settings.policy()),
+        EventReader(base.codec, handlers),
+        bootstrap=settings.kafka_bootstrap,
+        producer=producer,
+        pool=base.pool,
+        presence=Presence(_conninfo(settings, "documents-presence"), READER),
+        limits=Limits(drain_seconds=settings.drain_seconds),
+    )
+
+
+async def open_consumer(stack: AsyncExitStack, consumer: FairConsumer) -> None:
+    """Join the group and begin to work."""
+    stack.push_async_callback(consumer.close)
+    await consumer.open()
+
+
+def _provider(settings: DocumentsSettings, extraction: Extraction) -> Provider:
+    if settings.model_url is None:
+        return BuiltinReader(extraction)
+    key = None if settings.model_key_file is None else read_secret(settings.model_key_file, "the model's API key")
+    connections = 2 * settings.reader_total
+    return CompatibleReader(settings.model_url, settings.model_name, key, settings.model_timeout_seconds, connections)
+
+
+def _conninfo(settings: DocumentsSettings, application: str) -> str:
+    return conninfo(settings.database_url, settings.database_password_file, application)

@@ -1,0 +1,146 @@
+"""Pure: what may be handed in, and how a request says it."""
+
+import hashlib
+import json
+import os.path
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+from services.documents import addresses
+from web.problems import Problem, bad_input
+
+Kind = Literal["file", "text", "url"]
+MAX_KEY = 255
+MAX_NAME = 255
+WAITING_RETRY_SECONDS = 60
+WAYS = 'a multipart "file", or JSON with "text" or "url"'
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A document sent as text, encoded."""
+
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A document that stands at a web address."""
+
+    url: str
+
+
+def parse_json(body: bytes, allow: AbstractSet[str]) -> Text | Link:
+    """What a JSON body hands in. Raises a 422 problem naming the field; `allow` is as in `addresses.parse`."""
+    if not body.strip():
+        raise empty_body()
+    try:
+        data = json.loads(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise bad_input(
+            "text", "not-utf-8", f"The body is not UTF-8 (at byte {error.start + 1}); encode it as UTF-8."
+        ) from None
+    except (ValueError, RecursionError):
+        raise bad_input("body", "not-json", f"The body is not JSON. Send {WAYS}.") from None
+    if not isinstance(data, dict):
+        raise bad_input("body", "not-json", f"The body must be a JSON object. Send {WAYS}.")
+    unknown = sorted(set(data) - {"text", "url"})
+    if unknown:
+        raise unknown_field(unknown[0])
+    if len(data) == 2:
+        raise two_kinds("url")
+    if "text" in data:
+        return _text(data["text"])
+    if "url" in data:
+        return _link(data["url"], allow)
+    raise empty_body()
+
+
+def parse_idempotency_key(header: str | None) -> str | None:
+    """The key as sent. Raises a 422 problem for one that is empty, too long, or not printable ASCII."""
+    if header is None:
+        return None
+    key = header.strip()
+    if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
+        raise bad_input(
+            "Idempotency-Key", "bad-idempotency-key", f"Send 1 to {MAX_KEY} printable ASCII characters, or no key."
+        )
+    return key
+
+
+def file_name(sent: str) -> str | None:
+    """A file's name for people to see: the last part of a path, printable, of bounded length."""
+    name = os.path.basename(sent.replace("\\", "/"))
+    name = "".join(character for character in name if character.isprintable()).strip()
+    return name[:MAX_NAME] or None
+
+
+def fingerprint(kind: Kind, content: bytes, name: str | None = None) -> bytes:
+    """What makes two submissions the same: their kind, a digest of their content, and the file's name."""
+    return hashlib.sha256(b"\0".join((kind.encode(), content, (name or "").encode("utf-8", "replace")))).digest()
+
+
+def empty_body() -> Problem:
+    """Nothing was handed in."""
+    return bad_input("body", "empty", f"The body is empty. Send {WAYS}.")
+
+
+def two_kinds(field: str) -> Problem:
+    """More than one document was handed in at once."""
+    return bad_input(field, "two-kinds", f"One document at a time: send {WAYS}, and only one of them.")
+
+
+def unknown_field(field: str) -> Problem:
+    """The body holds something we would otherwise silently ignore."""
+    return bad_input(field[:80], "unknown-field", f"There is no such field. Send {WAYS}.")
+
+
+def other_body() -> Problem:
+    """The idempotency key was used before, for something else."""
+    return bad_input(
+        "Idempotency-Key",
+        "idempotency-key-reused",
+        "This key was used before with another body. Use a new key for a new document.",
+    )
+
+
+def too_many_waiting(limit: int) -> Problem:
+    """429: the sender's own documents have to be read first."""
+    detail = f"{limit} of your documents wait to be read already; send more when some are done."
+    return Problem(429, "too-many-waiting", detail, headers={"Retry-After": str(WAITING_RETRY_SECONDS)})
+
+
+def too_large(field: str, limit: int) -> Problem:
+    """413, sent as soon as it is known; the rest of the body is not read, so the connection ends with it."""
+    size = f"{limit / 2**20:g} MiB" if limit >= 2**20 else f"{limit} bytes"
+    remedy = "Split it or make it smaller." if field == "file" else "Send a longer text as a file."
+    return Problem(
+        413, "too-large", f"At most {size} are taken. {remedy}", field=field, headers={"Connection": "close"}
+    )
+
+
+def _text(value: object) -> Text:
+    if not isinstance(value, str):
+        raise bad_input("text", "bad-text", "The text must be a JSON string.")
+    if not value.strip():
+        raise bad_input("text", "empty", "The text is empty; send the words of the document.")
+    if "\0" in value:
+        raise bad_input("text", "bad-text", "The text holds binary data; send it as a file.")
+    try:
+        return Text(value.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise bad_input(
+            "text", "not-utf-8", f"The text holds half a character (at {error.start + 1}) that UTF-8 cannot express."
+        ) from None
+
+
+def _link(value: object, allow: AbstractSet[str]) -> Link:
+    if not isinstance(value, str) or not value.strip():
+        raise bad_input("url", "bad-url", "Send the address of a page as a string, such as https://example.com/page.")
+    url = value.strip()
+    try:
+        addresses.parse(url, allow)
+    except addresses.Refused as refused:
+        raise bad_input("url", "bad-url", str(refused)) from None
+    return Link(url)

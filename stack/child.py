@@ -1,0 +1,48 @@
+"""What one child process is: its command, what it needs, how it is asked whether it is ready."""
+
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+INFRA = ("postgres", "kafka", "registry")
+"""The parts every service needs; they start before the deploy step."""
+
+
+class NotReady(Exception):
+    """The child runs but does not answer as it should. The message says what it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The system user a child runs as, when that is not the supervisor's own."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """How to run one child.
+
+    needs         names of the children that must be ready before this one starts, also before a restart
+    prepare       run before each start, once what it needs is ready; may be slow, must be safe to repeat
+    probe         raises when the child is not ready (NotReady, or whatever its client raises)
+    once          a step, not a server: ready when it has exited with 0
+    stop_signal   asks for a clean end; after `grace` seconds the whole process group is killed
+    last_signal   what the kernel sends should even the guard be killed
+    ready_within  seconds from start to ready, else it is ended and counts as failed
+    """
+
+    name: str
+    command: tuple[str, ...]
+    address: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    needs: tuple[str, ...] = ()
+    prepare: Callable[[], Awaitable[None]] | None = None
+    probe: Callable[[], Awaitable[None]] | None = None
+    once: bool = False
+    user: System | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    last_signal: signal.Signals = signal.SIGKILL
+    grace: float = 10.0
+    ready_within: float = 90.0

@@ -1,0 +1,145 @@
+"""Talking to a running stack: what the command, the load test and tests use. Synchronous.
+
+with the stack up:   status(), endpoints(), restart(name, env)
+to end it:           stop()
+whether it runs:     is_running()
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from messaging.errors import Misconfigured
+from stack import locks, sockets
+from stack.endpoints import Endpoints
+from stack.layout import Layout
+from stack.settings import PROJECT
+
+DEFAULT_DATA_DIR = PROJECT / ".workbot"
+
+
+class NotRunning(Misconfigured):
+    """No stack runs on this data directory. `workbot up` starts one."""
+
+
+class ControlFailed(Misconfigured):
+    """The supervisor refused, or could not do what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStatus:
+    """One child as the supervisor sees it. `since` is Unix time; `memory_bytes` includes its own children."""
+
+    name: str
+    phase: str
+    address: str
+    message: str
+    since: float
+    restarts: int
+    pid: int | None
+    guard_pid: int | None
+    memory_bytes: int | None
+
+    @property
+    def ready(self) -> bool:
+        return self.phase in ("ready", "done")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The stack as a whole. `ready`: every child is."""
+
+    pid: int
+    started_at: float
+    ready: bool
+    stopping: bool
+    memory_bytes: int | None
+    children: tuple[ChildStatus, ...]
+
+    def child(self, name: str) -> ChildStatus:
+        """Raises KeyError for a name that is not part of the stack."""
+        for child in self.children:
+            if child.name == name:
+                return child
+        raise KeyError(name)
+
+
+def is_running(data_dir: Path = DEFAULT_DATA_DIR) -> bool:
+    """Whether a supervisor holds this data directory."""
+    return locks.is_held(Layout(data_dir).supervisor_lock)
+
+
+def status(data_dir: Path = DEFAULT_DATA_DIR) -> Status:
+    """How every child is. Raises NotRunning."""
+    raw = _ask(data_dir, {"do": "status"})
+    raw["children"] = tuple(ChildStatus(**child) for child in raw["children"])
+    return Status(**raw)
+
+
+def endpoints(data_dir: Path = DEFAULT_DATA_DIR) -> Endpoints:
+    """Every address, valid for as long as this stack runs. Raises NotRunning."""
+    return Endpoints.from_json(_ask(data_dir, {"do": "endpoints"}))
+
+
+def restart(
+    name: str, env: Mapping[str, str] | None = None, data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0
+) -> None:
+    """Stop a child cleanly, start it again, and return once it is ready.
+
+    `env` lies on top of the child's own variables and stays, also when it crashes and is restarted, until the next
+    call of `restart` for it; None takes it away. Raises NotRunning, ControlFailed.
+    """
+    _ask(data_dir, {"do": "restart", "name": name, "env": dict(env or {})}, timeout)
+
+
+def stop(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 90.0) -> bool:
+    """End the stack and wait until it is gone; False when none runs. Raises ControlFailed when it takes too long."""
+    lock = Layout(data_dir).supervisor_lock
+    deadline = time.monotonic() + timeout
+    try:
+        _ask(data_dir, {"do": "stop"})
+    except NotRunning:
+        if not locks.is_held(lock):
+            return False
+    while locks.is_held(lock):
+        if time.monotonic() >= deadline:
+            raise ControlFailed(f"The stack has not ended within {timeout:g} s; see the log of its supervisor.")
+        time.sleep(0.05)
+    return True
+
+
+def wait_until_ready(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0) -> Status:
+    """The first status in which everything is ready. Raises NotRunning, ControlFailed when it takes too long."""
+    deadline = time.monotonic() + timeout
+    while True:
+        current = status(data_dir)
+        if current.ready:
+            return current
+        if time.monotonic() >= deadline:
+            waiting = ", ".join(f"{child.name} ({child.phase})" for child in current.children if not child.ready)
+            raise ControlFailed(f"Not ready within {timeout:g} s: {waiting}.")
+        time.sleep(0.1)
+
+
+def _ask(data_dir: Path, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
+    try:
+        with (
+            sockets.connect(Layout(data_dir).control_socket, timeout) as connection,
+            connection.makefile("rwb") as line,
+        ):
+            line.write(json.dumps(request).encode() + b"\n")
+            line.flush()
+            raw = line.readline()
+    except TimeoutError as error:
+        raise ControlFailed(f"The stack gave no answer within {timeout:g} s.") from error
+    except OSError as error:
+        raise NotRunning(f"No stack is running on {data_dir}. `workbot up` starts one.") from error
+    if not raw:
+        raise NotRunning(f"The stack on {data_dir} has just ended.")
+    answer: dict[str, Any] = json.loads(raw)
+    if "error" in answer:
+        raise ControlFailed(answer["error"])
+    return answer

@@ -1,0 +1,188 @@
+"""One embedded stack as a whole: its lock, its ports, its children, its desk."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from messaging.errors import Misconfigured
+from stack import documents, keys, locks, memory, pghome, plan, ports, sockets, state
+from stack.artifacts import Progress, Store
+from stack.desk import Desk, Refused
+from stack.layout import Layout
+from stack.settings import StackSettings
+from stack.supervisor import Life, Supervisor
+
+EARLIER_RUN_SECONDS = 30.0
+"""How long the children of a run that was killed may still take to end."""
+
+
+class AlreadyRunning(Misconfigured):
+    """A stack runs on this data directory. `pid` is its supervisor's, when it has told already."""
+
+    def __init__(self, layout: Layout) -> None:
+        known = state.read(layout.state)
+        self.pid = known.pid
+        self.ports = known.ports
+        super().__init__(f"A stack is already running on {layout.root} (pid {known.pid or 'not known yet'}).")
+
+
+class Embedded:
+    """Opened, it holds the data directory and its ports are settled; `run` brings the children up and waits for the end.
+
+    Raises on opening: AlreadyRunning, ports.PortTaken, Misconfigured.
+    """
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        progress: Progress,
+        *,
+        services: bool = True,
+        fixed_ports: Mapping[str, int] | None = None,
+        service_environment: Mapping[str, str] | None = None,
+        ephemeral: bool = False,
+    ) -> None:
+        self.layout = Layout(settings.data_dir.expanduser().resolve())
+        self._settings = settings
+        self._store = Store(settings.cache_dir, progress, settings.maven_url)
+        self._progress = progress
+        self._services = services
+        self._service_environment = service_environment or {}
+        self._ephemeral = ephemeral
+        self._started_at = time.time()
+        self._lock: int | None = None
+        self._stopping = False
+        self._fixed_ports = {**settings.fixed_ports(), **(fixed_ports or {})}
+        self.supervisor: Supervisor
+
+    def __enter__(self) -> "Embedded":
+        self.layout.create()
+        self._lock = locks.take(self.layout.supervisor_lock)
+        if self._lock is None:
+            raise AlreadyRunning(self.layout)
+        try:
+            self._open()
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        state.write(self.layout.state, state.State(self.ports))
+        self.layout.control_socket.unlink(missing_ok=True)
+        if self._ephemeral:
+            delete_data(self.layout)
+        self._release()
+
+    def _open(self) -> None:
+        if locks.is_held(self.layout.children_lock):
+            self._progress.note("Waiting for what an earlier run left behind to end …")
+            descriptor = locks.wait_for(self.layout.children_lock, EARLIER_RUN_SECONDS)
+            if descriptor is None:
+                raise Misconfigured(
+                    f"Processes of an earlier run on {self.layout.root} are still alive; end them first."
+                )
+            os.close(descriptor)
+        keys.ensure(self.layout)
+        self.home = pghome.find(self.layout, self._settings.postgres_user)
+        self.ports = ports.choose(self._fixed_ports, state.read(self.layout.state).ports, ports.is_free)
+        self.plan = plan.make(self.layout, self.home, self.ports, self._store)
+        self.endpoints = self.plan.endpoints()
+        state.write(self.layout.state, state.State(self.ports, os.getpid()))
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def fetch(self) -> None:
+        """Download what is missing. Raises DownloadFailed."""
+        self._store.jars(plan.JARS)
+        self._store.unpacked(plan.REGISTRY)
+
+    async def run(self, on_change: Callable[[Life], None] = lambda _life: None) -> None:
+        """Keep the stack running until it is asked to stop (SIGTERM, SIGINT or the desk)."""
+        children = self.plan.infrastructure()
+        if self._services:
+            children += documents.children(self.layout, self.endpoints, self._service_environment)
+
+        def changed(life: Life) -> None:
+            pids = {name: one.run.pid for name, one in self.supervisor.lives.items() if one.run and one.run.pid}
+            state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
+            on_change(life)
+
+        self.supervisor = Supervisor(self.layout, children, changed)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        handlers = {
+            "status": self._status,
+            "endpoints": self._endpoints,
+            "restart": self._restart,
+            "stop": self._stop,
+        }
+        async with Desk(sockets.listen(self.layout.control_socket), handlers):
+            await self.supervisor.run()
+
+    def stop(self) -> None:
+        """Ask for the end. The second time, children are killed instead of asked."""
+        if self._stopping:
+            self.supervisor.hurry()
+        self._stopping = True
+        self.supervisor.stop()
+
+    async def _stop(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        self._stopping = True
+        self.supervisor.stop()
+        return {}
+
+    async def _endpoints(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return self.endpoints.as_json()
+
+    async def _restart(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name, overrides = request.get("name"), request.get("env")
+        if name not in self.supervisor.lives:
+            raise Refused(f"There is no child named {name}; the names are {', '.join(self.supervisor.lives)}.")
+        if not isinstance(overrides, dict):
+            raise Refused("env must be an object of strings.")
+        try:
+            await self.supervisor.restart(name, {str(key): str(value) for key, value in overrides.items()})
+        except TimeoutError:
+            raise Refused(f"{name} was restarted but is not ready yet; see its log.") from None
+        return {}
+
+    async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        lives = self.supervisor.lives
+        pids = {name: life.run.pid for name, life in lives.items() if life.run is not None and life.run.pid}
+        sizes = await asyncio.to_thread(memory.trees, pids)
+        return {
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "ready": self.supervisor.ready,
+            "stopping": self._stopping,
+            "memory_bytes": await asyncio.to_thread(memory.own, os.getpid()),
+            "children": [
+                {
+                    "name": name,
+                    "phase": life.phase,
+                    "address": life.child.address,
+                    "message": life.message,
+                    "since": life.since,
+                    "restarts": life.restarts,
+                    "pid": pids.get(name),
+                    "guard_pid": None if life.run is None else life.run.guard_pid,
+                    "memory_bytes": sizes.get(name),
+                }
+                for name, life in lives.items()
+            ],
+        }
+
+
+def delete_data(layout: Layout) -> None:
+    """Delete everything a stack has written. Nothing may run on it."""
+    shutil.rmtree(pghome.closed_data(layout), ignore_errors=True)
+    shutil.rmtree(layout.root)

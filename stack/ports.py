@@ -1,0 +1,75 @@
+"""Which port each child gets: pure, given what is remembered, what is fixed and what is free."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from messaging.errors import Misconfigured
+
+DEFAULTS: Mapping[str, int] = {
+    "postgres": 15432,
+    "kafka": 19092,
+    "kafka-controller": 19093,
+    "registry": 18081,
+    "registry-management": 18082,
+    "documents-api": 3310,
+    "documents-worker": 3360,
+}
+
+STEP = 100
+"""Distance between the candidates when a default is taken: 15432, 15532, …"""
+
+
+class PortTaken(Misconfigured):
+    """A port that a person asked for is in use."""
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(
+            f"Port {port} for {name} is taken. Free it, or give another with {setting(name)} or --port {name}=N."
+        )
+        self.name = name
+        self.port = port
+
+
+def setting(name: str) -> str:
+    """The environment variable that fixes a port."""
+    return f"WORKBOT_PORT_{name.upper().replace('-', '_')}"
+
+
+def choose(
+    fixed: Mapping[str, int],
+    remembered: Mapping[str, int],
+    is_free: Callable[[int], bool],
+    defaults: Mapping[str, int] = DEFAULTS,
+) -> dict[str, int]:
+    """One port for each name in `defaults`, no port twice.
+
+    A fixed one is used as it is; else the one remembered from the last run, the default, or the nearest free one in
+    steps of `STEP`. Raises PortTaken for a fixed port that is in use or given twice, Misconfigured for an unknown name.
+    """
+    unknown = sorted(fixed.keys() - defaults.keys())
+    if unknown:
+        raise Misconfigured(f"There is no port named {unknown[0]}; the names are {', '.join(defaults)}.")
+    chosen: dict[str, int] = {}
+    for name in (*(n for n in defaults if n in fixed), *(n for n in defaults if n not in fixed)):
+        used = set(chosen.values())
+        if name in fixed:
+            if fixed[name] in used or not is_free(fixed[name]):
+                raise PortTaken(name, fixed[name])
+            chosen[name] = fixed[name]
+        else:
+            candidates = (remembered.get(name, defaults[name]), *range(defaults[name], 65536, STEP))
+            chosen[name] = next((p for p in candidates if p not in used and is_free(p)), 0)
+            if not chosen[name]:
+                raise Misconfigured(f"No free port found for {name}; give one with {setting(name)}.")
+    return {name: chosen[name] for name in defaults}
+
+
+def is_free(port: int) -> bool:
+    """Whether a loopback listener could open the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,251 @@
+"""The supervisor: one asyncio process that starts children in order, restarts dead ones and stops all in reverse."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+
+from stack import order
+from stack.backoff import Restart
+from stack.child import Child
+from stack.guarded import Guarded
+from stack.layout import Layout
+
+STARTING_PROBE_SECONDS = 0.1
+READY_PROBE_SECONDS = 5.0
+PROBE_TIMEOUT_SECONDS = 5.0
+
+log = structlog.get_logger("stack")
+
+
+class Phase(StrEnum):
+    """Where a child is in its life."""
+
+    WAITING = "waiting"  # for what it needs
+    PREPARING = "preparing"
+    STARTING = "starting"  # runs, does not answer yet
+    READY = "ready"
+    SILENT = "silent"  # was ready, does not answer now
+    DIED = "died"  # starts again after a pause
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    DONE = "done"  # a step that ended well
+
+
+@dataclass(slots=True)
+class Life:
+    """What the supervisor knows of one child. `since` is Unix time, `failures` counts deaths in a row."""
+
+    child: Child
+    phase: Phase = Phase.WAITING
+    message: str = ""
+    since: float = field(default_factory=time.time)
+    starts: int = 0
+    failures: int = 0
+    overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+    run: Guarded | None = None
+    asked: bool = False
+
+    @property
+    def restarts(self) -> int:
+        """Starts after the first."""
+        return max(0, self.starts - 1)
+
+    @property
+    def fit(self) -> bool:
+        """Whether those that need it may start."""
+        return self.phase in (Phase.READY, Phase.DONE)
+
+
+class Supervisor:
+    """Keeps `children` running until `stop` is called. `on_change` hears of every new phase."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        children: Sequence[Child],
+        on_change: Callable[[Life], None] = lambda _life: None,
+        restart: Restart | None = None,
+    ) -> None:
+        self.lives = {child.name: Life(child) for child in children}
+        self._needs = {child.name: child.needs for child in children}
+        order.check(self._needs)
+        self._layout = layout
+        self._on_change = on_change
+        self._restart = restart or Restart()
+        self._changed = asyncio.Condition()
+        self._stopping = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every child is."""
+        return all(life.fit for life in self.lives.values())
+
+    def stop(self) -> None:
+        """Ask `run` to stop everything and return."""
+        self._stopping.set()
+
+    def hurry(self) -> None:
+        """End whatever still runs at once."""
+        for life in self.lives.values():
+            if life.run is not None:
+                life.run.kill()
+
+    async def run(self) -> None:
+        """Start, keep and finally stop the children; returns when the last one is gone."""
+        keepers = {name: asyncio.create_task(self._keep(life), name=name) for name, life in self.lives.items()}
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            watched: set[asyncio.Task[object]] = {stopping, *keepers.values()}
+            while not self._stopping.is_set():
+                done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            stopping.cancel()
+            await self._stop_all(keepers)
+
+    async def until_ready(self) -> None:
+        """Return once every child is ready."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.ready)
+
+    async def restart(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Stop a child, start it again with these environment variables on top of its own, and wait until it is ready.
+
+        The variables stay for later restarts, also after a crash, until the next call. Raises KeyError for an unknown
+        name, TimeoutError when it is not ready in time.
+        """
+        life = self.lives[name]
+        life.overrides = dict(overrides)
+        life.failures = 0
+        before = life.starts
+        life.asked = True
+        if life.run is not None:
+            await self._enter(life, Phase.STOPPING, "asked to restart")
+            life.run.release()
+        async with self._changed:
+            self._changed.notify_all()
+            async with asyncio.timeout(life.child.grace + life.child.ready_within):
+                await self._changed.wait_for(lambda: life.starts > before and life.fit)
+
+    async def _enter(self, life: Life, phase: Phase, message: str = "") -> None:
+        if (life.phase, life.message) == (phase, message):
+            return
+        if life.phase is not phase:
+            log.info("child", child=life.child.name, phase=phase, message=message)
+        life.phase, life.message, life.since = phase, message, time.time()
+        self._on_change(life)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _keep(self, life: Life) -> None:
+        """One child's whole life: wait, prepare, run, and after a death the same again."""
+        while True:
+            await self._enter(life, Phase.WAITING)
+            async with self._changed:
+                await self._changed.wait_for(lambda: order.may_start(life.child.name, self._needs, self._fit()))
+            life.asked = False
+            life.starts += 1
+            began = time.monotonic()
+            try:
+                fault = await self._live(life)
+            except Exception as error:  # a child that cannot be started is tried again, and shown
+                log.exception("child could not be started", child=life.child.name)
+                fault = f"{type(error).__name__}: {error}"
+            if fault is None:
+                return
+            if life.asked:
+                continue
+            life.failures = self._restart.failures(life.failures, time.monotonic() - began)
+            delay = self._restart.delay(life.failures)
+            await self._enter(life, Phase.DIED, f"{fault}; starts again in {delay:g} s")
+            async with self._changed:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._changed.wait_for(lambda: life.asked)
+
+    def _fit(self) -> set[str]:
+        return {name for name, life in self.lives.items() if life.fit}
+
+    async def _live(self, life: Life) -> str | None:
+        """Run the child once. Returns what ended it, or None for a step that ended well."""
+        child = life.child
+        if child.prepare is not None:
+            await self._enter(life, Phase.PREPARING)
+            await child.prepare()
+            if life.asked:
+                return ""
+        environment = {**child.environment, **life.overrides}
+        await self._enter(life, Phase.STARTING)
+        run = await Guarded.start(child, environment, self._layout.log(child.name), self._layout.children_lock)
+        life.run = run
+        exit_ = asyncio.create_task(run.wait())
+        watch = asyncio.create_task(self._watch(life))
+        try:
+            await asyncio.wait([exit_, watch], return_when=asyncio.FIRST_COMPLETED)
+            if not exit_.done():
+                watch.result()
+                run.release()
+            code = await exit_
+        finally:
+            watch.cancel()
+            run.release()
+            if not exit_.done():
+                await exit_
+            life.run = None
+        if child.once and code == 0:
+            await self._enter(life, Phase.DONE)
+            return None
+        if watch.done() and not watch.cancelled():
+            return f"not ready within {child.ready_within:g} s ({life.message})"
+        return _ended(code)
+
+    async def _watch(self, life: Life) -> None:
+        """Ask the child whether it is ready, again and again. Returns only when it was not ready in time."""
+        child = life.child
+        if child.once or child.probe is None:
+            await asyncio.Event().wait()
+        deadline = time.monotonic() + child.ready_within
+        was_ready = False
+        while was_ready or time.monotonic() < deadline:
+            if life.phase is Phase.STOPPING:
+                await asyncio.Event().wait()
+            try:
+                async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                    await child.probe()  # type: ignore[misc]
+            except Exception as error:  # the answer of a probe is its error, whatever its client raises
+                fault = str(error).strip().split("\n", 1)[0] or type(error).__name__
+                if life.phase is not Phase.STOPPING:
+                    await self._enter(life, Phase.SILENT if was_ready else Phase.STARTING, fault[:200])
+            else:
+                was_ready = True
+                if life.phase is not Phase.STOPPING:
+                    await self._enter(life, Phase.READY)
+            pause = READY_PROBE_SECONDS if life.phase is Phase.READY else STARTING_PROBE_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _stop_all(self, keepers: Mapping[str, "asyncio.Task[None]"]) -> None:
+        """Stop each child once nothing that runs needs it."""
+        running = set(self.lives)
+
+        async def stop(name: str) -> None:
+            life = self.lives[name]
+            async with self._changed:
+                await self._changed.wait_for(lambda: order.may_stop(name, self._needs, running))
+            if life.run is not None:
+                await self._enter(life, Phase.STOPPING)
+            keepers[name].cancel()
+            await asyncio.wait([keepers[name]])
+            running.discard(name)
+            await self._enter(life, Phase.STOPPED)
+
+        await asyncio.gather(*(stop(name) for name in self.lives))
+
+
+def _ended(code: int) -> str:
+    return f"ended by signal {code - 128}" if code > 128 else f"ended with {code}"

@@ -1,0 +1,41 @@
+"""Keys, ids and headers."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from messaging.message import Key, header_text, headers_to_dict, new_id
+
+
+def test_ids_are_version_7_and_sort_by_time() -> None:
+    ids = [new_id() for _ in range(1000)]
+    assert {i.version for i in ids} == {7}
+    assert {i.variant for i in ids} == {uuid.RFC_4122}
+    assert len(set(ids)) == 1000
+    stamps = [i.int >> 80 for i in ids]
+    assert stamps == sorted(stamps)
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"acme", b":sender", b"acme:", b"\xff:x"])
+def test_a_key_that_names_no_sender_is_refused(raw: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"key|utf-8"):
+        Key.parse(raw)
+
+
+@given(st.text(min_size=1).filter(lambda t: ":" not in t), st.text(min_size=1))
+def test_a_key_survives_the_wire(tenant: str, sender: str) -> None:
+    try:
+        raw = str(Key(tenant, sender)).encode()
+    except UnicodeEncodeError:
+        return
+    assert Key.parse(raw) == Key(tenant, sender)
+
+
+def test_the_last_of_repeated_headers_counts_and_bad_utf8_is_absent() -> None:
+    headers = headers_to_dict([("a", b"1"), ("b", b"\xff"), ("a", b"2"), ("c", None)])
+    assert headers == {"a": b"2", "b": b"\xff"}
+    assert header_text(headers, "a") == "2"
+    assert header_text(headers, "b") is None
+    assert header_text(headers, "c") is None

@@ -1,0 +1,159 @@
+from pathlib import Path
+
+import pytest
+
+from messaging.errors import Misconfigured
+from messaging.policy import Backoff, Policy
+from schemas import topics
+
+GOOD = """
+services = ["shop", "mail"]
+
+[topics."orders.jobs"]
+purpose = "One job per order placed."
+key = "tenant:sender"
+partitions = 3
+retention = "until done"
+producers = ["shop"]
+events = ["order.placed"]
+
+[topics."orders.jobs".consumers.packer]
+service = "shop"
+policy = { per_key = 2, total = 8, lend = true }
+backoff = { attempts = 4, base = 1, cap = 60.0 }
+
+[topics."orders.events"]
+purpose = "What happened to each order."
+key = "tenant:sender"
+partitions = 5
+retention = "36 hours"
+producers = ["shop"]
+events = ["order.packed", "order.sent"]
+
+[topics."orders.events".consumers.letters]
+service = "mail"
+policy = { ordered = true }
+backoff = { attempts = 3 }
+
+[topics."orders.events".consumers.counts]
+service = "mail"
+policy = { ordered = true }
+backoff = { attempts = 3 }
+"""
+
+
+def load(tmp_path: Path, text: str = GOOD) -> topics.Topics:
+    file = tmp_path / "topics.toml"
+    file.write_text(text, "utf-8")
+    return topics.load(file)
+
+
+def test_each_consumer_brings_a_retry_and_a_dead_letter_topic(tmp_path: Path) -> None:
+    specs = {spec.name: spec for spec in load(tmp_path).specs()}
+    assert list(specs) == [
+        "orders.jobs",
+        "orders.jobs.packer.retry",
+        "orders.jobs.packer.dlq",
+        "orders.events",
+        "orders.events.letters.retry",
+        "orders.events.letters.dlq",
+        "orders.events.counts.retry",
+        "orders.events.counts.dlq",
+    ]
+    assert {name: spec.partitions for name, spec in specs.items() if name.startswith("orders.jobs")} == dict.fromkeys(
+        ["orders.jobs", "orders.jobs.packer.retry", "orders.jobs.packer.dlq"], 3
+    )
+    assert {spec.partitions for name, spec in specs.items() if name.startswith("orders.events")} == {5}
+
+
+def test_dead_letters_and_retries_are_kept_and_have_room_for_our_headers(tmp_path: Path) -> None:
+    configs = {spec.name: spec.config for spec in load(tmp_path).specs()}
+    source = int(configs["orders.events"]["max.message.bytes"])
+    for follower in ("orders.events.letters.retry", "orders.events.letters.dlq"):
+        assert int(configs[follower]["max.message.bytes"]) == source + 64 * 1024
+        assert configs[follower]["retention.ms"] == "-1"
+    assert configs["orders.events"]["retention.ms"] == str(36 * 3600 * 1000)
+    assert configs["orders.jobs"]["retention.ms"] == "-1"
+    assert {config["retention.bytes"] for config in configs.values()} == {"-1"}
+
+
+def test_a_subscription_holds_what_the_file_promises(tmp_path: Path) -> None:
+    subscription = load(tmp_path).subscription("orders.jobs", "packer")
+    assert subscription.group == "orders.jobs.packer"
+    assert subscription.retry_topic == "orders.jobs.packer.retry"
+    assert subscription.dead_letter_topic == "orders.jobs.packer.dlq"
+    assert subscription.policy == Policy(per_key=2, total=8, lend=True)
+    assert subscription.backoff == Backoff(attempts=4, base=1.0, cap=60.0)
+
+
+def test_a_process_may_replace_policy_and_backoff(tmp_path: Path) -> None:
+    subscription = load(tmp_path).subscription(
+        "orders.jobs", "packer", policy=Policy(per_key=1, total=4), backoff=Backoff(attempts=2)
+    )
+    assert subscription.policy == Policy(per_key=1, total=4)
+    assert subscription.backoff == Backoff(attempts=2)
+
+
+def test_dead_letter_topics_name_their_owner(tmp_path: Path) -> None:
+    assert load(tmp_path).dead_letter_topics() == [
+        topics.DeadLetterTopic("orders.jobs.packer.dlq", "orders.jobs", "packer", "shop"),
+        topics.DeadLetterTopic("orders.events.letters.dlq", "orders.events", "letters", "mail"),
+        topics.DeadLetterTopic("orders.events.counts.dlq", "orders.events", "counts", "mail"),
+    ]
+
+
+def test_only_a_topic_kept_until_done_says_so(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    assert [name for name in loaded if loaded[name].until_done] == ["orders.jobs"]
+
+
+def test_unknown_names_are_named(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    with pytest.raises(Misconfigured, match=r"no topic 'orders\.job'"):
+        loaded.subscription("orders.job", "packer")
+    with pytest.raises(Misconfigured, match=r"no consumer 'picker' of orders\.jobs"):
+        loaded.subscription("orders.jobs", "picker")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("partitions = 3", "", r"topics\.orders\.jobs\.partitions: Field required"),
+        ("partitions = 3", "partitions = '3'", r"topics\.orders\.jobs\.partitions: Input should be a valid integer"),
+        ("partitions = 3", "partitions = 0", r"topics\.orders\.jobs\.partitions: .*greater than or equal to 1"),
+        ("partitions = 3", "partition = 3", r"topics\.orders\.jobs\.partition: Extra inputs are not permitted"),
+        ("total = 8", "totals = 8", r"topics\.orders\.jobs\.consumers\.packer\.policy\.totals"),
+        ("per_key = 2", "per_key = 9", r"consumers\.packer\.policy: .*per_key must be between 1 and total \(8\)"),
+        ("lend = true", "lend = 1", r"consumers\.packer\.policy\.lend: Input should be a valid boolean"),
+        ("attempts = 4", "attempts = 0", r"consumers\.packer\.backoff: .*need attempts >= 1"),
+        ('"36 hours"', '"a while"', r"topics\.orders\.events\.retention: .*expected \"until done\" or a time"),
+        ('"36 hours"', '"0 days"', r"topics\.orders\.events\.retention"),
+        ('"36 hours"', '"until done"', r"orders\.events\.retention: .*needs exactly one consumer, not 2"),
+        ('key = "tenant:sender"', 'key = "id"', r"topics\.orders\.jobs\.key: .*'tenant:sender'"),
+        ('producers = ["shop"]', "producers = []", r"topics\.orders\.jobs\.producers"),
+        ('producers = ["shop"]', 'producers = ["shp"]', r"orders\.jobs\.producers: 'shp' is not one of the services"),
+        ('service = "mail"', 'service = "male"', r"consumers\.letters\.service: 'male' is not one of the services"),
+        (
+            '["order.placed"]',
+            '["order.sent"]',
+            r"orders\.events\.events: 'order\.sent' already travels on orders\.jobs",
+        ),
+        ('["order.placed"]', '["Order Placed"]', r"topics\.orders\.jobs\.events"),
+        ('"orders.jobs"', '"orders.dlq"', r"orders\.dlq: names ending in \.retry or \.dlq"),
+        ('"orders.jobs"', '"orders_jobs"', r"topics\.orders_jobs"),
+        ("partitions = 3", "partitions = = 3", r"topics\.toml is not TOML"),
+    ],
+)
+def test_a_wrong_file_names_the_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in GOOD
+    with pytest.raises(Misconfigured, match=complaint):
+        load(tmp_path, GOOD.replace(old, new))
+
+
+def test_our_own_list_holds_the_reading_jobs() -> None:
+    ours = topics.load()
+    reader = ours.subscription("documents.jobs", "reader")
+    assert reader.policy == Policy(per_key=2, total=10, lend=True)
+    assert reader.backoff == Backoff(attempts=4, base=1.0, cap=60.0)
+    assert ours["documents.jobs"].until_done
+    assert not ours["documents.events"].until_done

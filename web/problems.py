@@ -1,0 +1,132 @@
+"""Errors as RFC 9457 problem details (``application/problem+json``). Every failure of an HTTP face becomes one."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from messaging.database import is_outage
+from messaging.errors import Outage, OutboxFull
+
+MEDIA_TYPE = "application/problem+json"
+BUSY_RETRY_SECONDS = 5
+"""Retry-After of an answer that refuses work because something behind us is away or full."""
+
+log = structlog.get_logger(__name__)
+
+
+class Problem(Exception):
+    """A failure the client is told about. `detail` is one sentence that says what to do.
+
+    `field` names the part of the request at fault, as the client wrote it. `kind` ends the problem's type,
+    ``urn:workbot:problem:<kind>``, for programs to match on.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.field = field
+        self.headers = dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        """The answer itself."""
+        faults = [] if self.field is None else [(self.field, self.detail)]
+        return _response(self.status, self.kind, self.detail, faults, self.headers)
+
+
+def bad_input(field: str, kind: str, detail: str) -> Problem:
+    """422: a part of the request, named by `field`, is not usable as sent."""
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, kind, detail, field=field)
+
+
+def not_found(what: str) -> Problem:
+    """404, also for what exists and is not the caller's to see."""
+    return Problem(HTTPStatus.NOT_FOUND, "not-found", f"There is no such {what}.", field="id")
+
+
+def install(app: FastAPI) -> None:
+    """Turn every failure of `app` into a problem."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OutboxFull, _busy)
+    app.add_exception_handler(Outage, _busy)
+    app.add_exception_handler(psycopg.Error, _database)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _response(
+    status: int,
+    kind: str,
+    detail: str,
+    faults: Sequence[tuple[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    body: dict[str, Any] = {
+        "type": f"urn:workbot:problem:{kind}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    if faults:
+        body["errors"] = [{"field": field, "detail": text} for field, text in faults]
+    return JSONResponse(body, status, dict(headers or {}), MEDIA_TYPE)
+
+
+async def _problem(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    # The first part of a location says where (query, path, body); the rest names the field.
+    faults = [(".".join(str(part) for part in fault["loc"][1:]) or "body", fault["msg"]) for fault in error.errors()]
+    detail = "; ".join(f"{field}: {text}" for field, text in faults)
+    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", detail, faults)
+
+
+async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+    return _response(error.status_code, kind, str(error.detail), headers=error.headers)
+
+
+async def _busy(_request: Request, error: Exception) -> JSONResponse:
+    log.warning("work_refused", error=str(error))
+    detail = "The service cannot take new work at the moment; nothing was kept. Send it again shortly."
+    return _response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)})
+
+
+async def _database(request: Request, error: Exception) -> JSONResponse:
+    return await (_busy if is_outage(error) else _unexpected)(request, error)
+
+
+async def _gone(_request: Request, _error: Exception) -> JSONResponse:
+    # Nobody is left to read this; it ends the request without counting as a fault of ours.
+    return _response(HTTPStatus.BAD_REQUEST, "cut-off", "The request broke off before its end.")
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
+    return _response(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Something went wrong on our side; it has been written down."
+    )
