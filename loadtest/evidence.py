@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from loadtest.records import Evidence, ProviderCall, Run, Seen, Sent, Stored
+from schemas.events import DocumentFailed, DocumentRead
 
 READ = frozenset({"waiting_for_review", "approved", "rejected"})
 """Statuses of a document that was read. Waiting for a person counts as done: the queue's part is over."""
 FAILED = frozenset({"failed"})
-READ_EVENT, FAILED_EVENT = "document.read", "document.failed"
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Ledger:
             return f"still {status}"
         if self.done_at(document) is None:
             return f"{status}, but no run settled it"
-        if status in READ and not self.events.get((document, READ_EVENT)):
-            return f"{status}, but no {READ_EVENT} event went out"
-        if status in FAILED and not self.events.get((document, FAILED_EVENT)):
-            return f"{status}, but no {FAILED_EVENT} event went out"
+        if status in READ and not self.events.get((document, DocumentRead.TYPE)):
+            return f"{status}, but no {DocumentRead.TYPE} event went out"
+        if status in FAILED and not self.events.get((document, DocumentFailed.TYPE)):
+            return f"{status}, but no {DocumentFailed.TYPE} event went out"
         if status in FAILED and document not in self.dead:
             return f"{status}, but it is not among the dead letters"
         return None
@@ -103,7 +103,7 @@ class Ledger:
             settled = [run for run in self.runs.get(document, ()) if run.outcome in ("done", "dead")]
             if len(settled) > 1:
                 faults.append(f"{document}: settled by {len(settled)} runs")
-            if self.events.get((document, READ_EVENT)) and self.events.get((document, FAILED_EVENT)):
+            if self.events.get((document, DocumentRead.TYPE)) and self.events.get((document, DocumentFailed.TYPE)):
                 faults.append(f"{document}: told both as read and as failed")
             if len(self.dead.get(document, ())) > 1:
                 faults.append(f"{document}: {len(self.dead[document])} dead letters")

@@ -58,7 +58,7 @@ def compute(scenario: Scenario, evidence: Evidence, *, run: str, tenant: str, at
             ],
         },
         "ready_ms": _ready(ledger),
-        "api_ms": {**_spread(evidence.probe_ms), "probes": len(evidence.probe_ms)},
+        "api_ms": {**_spread(evidence.probe_ms), "probes": len(evidence.probe_ms), "errors": evidence.probe_errors},
     }
 
 

@@ -64,7 +64,8 @@ class Probe:
 
     async def stop(self) -> Measured:
         """End it and take the measurements. Raises RuntimeError when the probe has failed."""
-        output, _ = await self._process.communicate()
+        # An input, if empty: without one, communicate leaves stdin open.
+        output, _ = await self._process.communicate(b"")
         if self._process.returncode != 0 or not output:
             raise RuntimeError(f"The probe ended with exit code {self._process.returncode} and no measurements.")
         answer = json.loads(output)

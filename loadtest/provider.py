@@ -69,4 +69,6 @@ class ProviderProcess:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
-        await self._process.communicate()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()

@@ -95,3 +95,4 @@ class Evidence:
     events: Sequence[Seen]
     dead_letters: Sequence[Seen]
     probe_ms: Sequence[float]
+    probe_errors: int = 0

@@ -181,7 +181,7 @@ class _Line:
         try:
             event = self._from_record(schemaless_reader(buffer, *reader))
         except Exception as error:  # the library raises whatever the garbage makes it stumble over
-            detail = str(error) or type(error).__name__
+            detail = str(error)[:300] or type(error).__name__
             raise Undecodable(f"The value is not a {self._name}: {detail}") from error
         if buffer.tell() != len(value):
             raise Undecodable(f"{len(value) - buffer.tell()} bytes follow the {self._name} in the value.")

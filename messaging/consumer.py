@@ -8,10 +8,11 @@ outcomes  what becomes of a failure                     offsets    pure: how far
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -32,11 +33,13 @@ from messaging.producer import ConfirmedProducer
 from messaging.reread import Rereader
 from messaging.runs import Run, Runs
 from messaging.scheduler import Scheduler
+from messaging.trim import Trim
 
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 0.25
 WATCH_TICKS = 20
+TRIM_TICKS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ class Limits:
 
 
 class FairConsumer(Sink):
-    """One process's share of a consumer. `open` joins the group; `close` drains, commits and leaves."""
+    """One process's share of a consumer. `open` joins the group; `close` drains, commits and leaves.
+
+    until_done  the topic is this consumer's alone and keeps records until they are done: delete them then
+    """
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class FairConsumer(Sink):
         pool: Pool | None = None,
         presence: Presence | None = None,
         limits: Limits | None = None,
+        until_done: bool = False,
     ) -> None:
         self.subscription = subscription
         self.limits = limits or Limits()
@@ -71,8 +78,9 @@ class FairConsumer(Sink):
         self._pool = pool
         self._presence = presence
         self._attempts: Attempts | None = None
+        self._trim = Trim(bootstrap) if until_done else None
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._rereads: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._last_arrival = 0.0
         self._closing = False
 
@@ -100,9 +108,9 @@ class FairConsumer(Sink):
             log.warning("drain.cut_short", consumer=self.subscription.consumer, running=self.scheduler.running)
         await self.scheduler.cancel_all()
         await self._poller.stop(self.limits.drain_seconds + 5.0)
-        for task in [self._ticker, *self._rereads]:
+        for task in [self._ticker, *self._background]:
             task.cancel()
-        await asyncio.gather(self._ticker, *self._rereads, return_exceptions=True)
+        await asyncio.gather(self._ticker, *self._background, return_exceptions=True)
         await self._rereader.close()
         if self._attempts is not None:
             await self._attempts.flush()
@@ -146,9 +154,7 @@ class FairConsumer(Sink):
             await self.scheduler.drain(revoked, self.limits.drain_seconds)
             drained.set_result(_committable(revoked))
 
-        task = self._loop.create_task(finish())
-        self._rereads.add(task)
-        task.add_done_callback(self._rereads.discard)
+        self._spawn(finish())
 
     def partitions_lost(self, partitions: list[TopicPartition]) -> None:
         """They are another member's: nothing of theirs is committed any more."""
@@ -196,9 +202,7 @@ class FairConsumer(Sink):
 
     def _read_parked(self) -> None:
         for partition, offsets in self.scheduler.lanes.wanted().items():
-            task = self._loop.create_task(self._reread(partition, offsets))
-            self._rereads.add(task)
-            task.add_done_callback(self._rereads.discard)
+            self._spawn(self._reread(partition, offsets))
 
     async def _reread(self, partition: Partition, wanted: dict[int, Key]) -> None:
         found = await self._rereader.fetch(partition.topic, partition.number, sorted(wanted))
@@ -213,6 +217,16 @@ class FairConsumer(Sink):
             log.error("record.gone", topic=partition.topic, partition=partition.number, offset=offset)
         self.scheduler.dispatch()
         self._read_parked()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
 
     def _note(self, run: Run, ended_at: float) -> None:
         if self._attempts is not None:
@@ -238,6 +252,8 @@ class FairConsumer(Sink):
             self._look_for_stall()
         if self._attempts is not None:
             await self._attempts.flush()
+        if self._trim is not None and tick % TRIM_TICKS == 0:
+            self._spawn(self._trim.run(list(self._partitions.values())))
 
     def _measure(self) -> None:
         name, scheduler = self.subscription.consumer, self.scheduler

@@ -29,9 +29,6 @@ SLICE_ROWS = 5_000
 SLICE_BYTES = 4_000_000
 """A slice ends at whichever comes first; a single larger payload still makes a slice."""
 
-FOLD = 100
-"""Transactions that ran within this many ids below the snapshot's end are read as one range (PgQ's trick)."""
-
 WALK = 200_000
 MEASURE = 100_000
 """Most index entries one statement visits, so that the heartbeat is never late behind a huge difference."""
@@ -55,16 +52,10 @@ class Position:
     after_seq: int = 0
     until_seq: int = 0
 
-    def ranges(self) -> tuple[int, list[int]]:
-        """The lowest id of the range to read, and the ids further below that were running in `prev`."""
+    def unseen(self) -> tuple[int, list[int]]:
+        """What `prev` did not see: every transaction from the first id on, and those that were running."""
         _xmin, xmax, running = self.prev.split(":")
-        low, far = int(xmax), []
-        for xid in sorted((int(xid) for xid in running.split(",") if xid), reverse=True):
-            if low - xid <= FOLD:
-                low = xid
-            else:
-                far.append(xid)
-        return low, far
+        return int(xmax), [int(xid) for xid in running.split(",") if xid]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +92,16 @@ class Cursor:
 
     def _read(self) -> Slice:
         here = self.position
-        low, far = here.ranges()
-        found = self._fetch("read", prev=here.prev, low=str(low), far=[str(xid) for xid in far], strict=self._strict)
+        low, running = here.unseen()
+        found = self._fetch(
+            "read", prev=here.prev, low=str(low), running=[str(xid) for xid in running], strict=self._strict
+        )
         cur, count, self.last_value = found[0][:3]
         if count == 0:
             return Slice([], Position(cur), more=False)
         if found[0][3] is not None:
             return Slice([row[3:] for row in found], Position(cur), more=False)
-        self.known, first, last = self._measure(here.prev, cur, low, far)
+        self.known, first, last = self._measure(here.prev, cur, low, running)
         return Slice([], Position(here.prev, cur, first - 1, last), more=True)
 
     def _walk(self) -> Slice:
@@ -124,10 +117,10 @@ class Cursor:
             return Slice(rows, Position(here.cur or here.prev), more=True)
         return Slice(rows, replace(here, after_seq=after), more=True)
 
-    def _measure(self, prev: str, cur: str, low: int, far: list[int]) -> tuple[int, int, int]:
+    def _measure(self, prev: str, cur: str, low: int, running: list[int]) -> tuple[int, int, int]:
         """How many rows the difference has, its lowest and its highest number: where the walk starts and ends."""
         count, firsts, lasts = 0, [], []
-        for start, end in [*((xid, xid + 1) for xid in far), (low, int(cur.split(":")[1]))]:
+        for start, end in [*((xid, xid + 1) for xid in running), (low, int(cur.split(":")[1]))]:
             at: tuple[str, int] | None = (str(start), 0)
             while at is not None:
                 self._between()

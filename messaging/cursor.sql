@@ -15,10 +15,9 @@ WITH edge AS (
 ), found AS MATERIALIZED (
     SELECT seq, topic, key, payload, id, source, type, occurred_at, subject, version, traceparent FROM outbox
     WHERE xid >= %(low)s::xid8 AND xid < (SELECT horizon FROM edge)
-        AND NOT pg_visible_in_snapshot(xid, %(prev)s::pg_snapshot)
     UNION ALL
     SELECT seq, topic, key, payload, id, source, type, occurred_at, subject, version, traceparent FROM outbox
-    WHERE xid = ANY (%(far)s::xid8[]) AND xid < (SELECT horizon FROM edge)
+    WHERE xid = ANY (%(running)s::xid8[]) AND xid < (SELECT horizon FROM edge)
     LIMIT %(rows)s + 1
 ), total AS (
     SELECT count(*) AS rows, coalesce(sum(octet_length(payload)), 0) AS bytes, min(seq) AS first FROM found

@@ -70,3 +70,7 @@ class Hop:
 
 def _number(raw: bytes | None) -> int:
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 16 else 0
+
+
+FIRST_HOP = Hop(None)
+"""A record that was never set aside."""

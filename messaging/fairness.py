@@ -13,6 +13,10 @@ of a start corrected by what it took). A level's own virtual time advances by th
 active weights, so it is what a member that was always served fairly would have used. Who wakes up joins there:
 credit is not hoarded by staying away, and debt is not lost by a short absence.
 
+Two bounds keep hours of idle slots from being settled later, when slots are scarce. What a member uses while nobody
+is owed the slot makes no debt: a start moves its level at least up to where the member stood. And a member that
+could not use its part (it ran as many as it may) brings no more credit than two of the longest recent jobs.
+
 Cost: members that run nothing lie in a heap, the few that run something are scanned; a pick is O(log n + total).
 """
 
@@ -20,16 +24,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from messaging.message import Key
 from messaging.policy import Policy
-from messaging.virtualtime import Level, Member
+from messaging.virtualtime import Level, Member, Moved
 
 FIRST_ESTIMATE = 1.0
 """Slot-seconds a start is charged before anything was measured."""
 
 SMOOTHING = 0.1
 """Weight of the newest measurement in the running average that new starts are charged."""
+
+LONG_MEMORY = 100
+"""The longest job counts as recent until so many times its slot-seconds were used; it fades evenly."""
+
+CREDIT = 2
+"""How many of the longest recent jobs a member may be behind and be owed for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +51,19 @@ class Pick:
     lent: bool
 
 
+class _Start(NamedTuple):
+    estimate: float  # slot-seconds
+    by_tenant: Moved
+    by_sender: Moved
+
+
 class _Sender(Member):
-    __slots__ = ("charged", "key")
+    __slots__ = ("key", "starts")
 
     def __init__(self, key: Key, weight: float) -> None:
         super().__init__(weight)
         self.key = key
-        self.charged: deque[float] = deque()  # what each running start was charged, in slot-seconds
+        self.starts: deque[_Start] = deque()  # what each running job was charged
 
 
 class _Tenant(Member):
@@ -74,6 +91,7 @@ class Fairness:
         self._tenants: Level[str, _Tenant] = Level()
         self._tickets = count(1)
         self._estimate = FIRST_ESTIMATE
+        self._longest = FIRST_ESTIMATE
         self.total = policy.total
         self.running = 0
         self.waiting = 0
@@ -128,8 +146,10 @@ class Fairness:
         if choice is None:
             return None
         tenant, sender = choice
-        self._charge(tenant, sender, self._estimate)
-        sender.charged.append(self._estimate)
+        credit = CREDIT * self._longest
+        by_tenant = self._tenants.start(tenant, self._estimate, credit)
+        by_sender = tenant.senders.start(sender, self._estimate, credit)
+        sender.starts.append(_Start(self._estimate, by_tenant, by_sender))
         sender.turn = tenant.turn = next(self._tickets)
         self._count(tenant, sender, waiting=-1, running=1)
         return Pick(sender.key, lent)
@@ -143,44 +163,39 @@ class Fairness:
         if sender is None or not sender.running:
             raise ValueError(f"{key} has nothing running")
         tenant = self._tenants.members[key.tenant]
-        used = max(0.0, slot_seconds or 0.0)
-        self._charge(tenant, sender, used - sender.charged.popleft())
-        if slot_seconds is not None:
+        start = sender.starts.popleft()
+        if slot_seconds is None:
+            self._tenants.undo(tenant, start.by_tenant)
+            tenant.senders.undo(sender, start.by_sender)
+        else:
+            used = max(0.0, slot_seconds)
+            self._tenants.charge(tenant, used - start.estimate)
+            tenant.senders.charge(sender, used - start.estimate)
             self._estimate += SMOOTHING * (used - self._estimate)
+            self._longest = max(used, self._longest - used / LONG_MEMORY)
         self._count(tenant, sender, running=-1)
 
     def _choose(self, *, guaranteed: bool) -> tuple[_Tenant, _Sender] | None:
-        idle = self._tenants.idle()
-        if idle is not None:
-            # It runs nothing, so it is under its share and each of its senders under the guarantee.
-            sender = idle.senders.idle()
-            assert sender is not None
-            return idle, sender
-        best: tuple[_Tenant, _Sender] | None = None
-        for tenant in self._tenants.busy:
-            if guaranteed and tenant.running >= self._share(tenant):
-                continue
-            if best is not None and best[0].rank() <= tenant.rank():
-                continue
-            found = self._best_sender(tenant, capped=guaranteed or not self.policy.lend)
-            if found is not None:
-                best = tenant, found
-        return best
+        capped = guaranteed or not self.policy.lend
 
-    def _best_sender(self, tenant: _Tenant, *, capped: bool) -> _Sender | None:
-        idle = tenant.senders.idle()
-        if idle is not None:
-            return idle
-        fitting = [s for s in tenant.senders.busy if not capped or s.running < self.policy.per_key]
-        return min(fitting, key=_Sender.rank, default=None)
+        def sender_fits(sender: _Sender) -> bool:
+            return not capped or sender.running < self.policy.per_key
+
+        def tenant_fits(tenant: _Tenant) -> bool:
+            if guaranteed and tenant.running >= self._share(tenant):
+                return False
+            return tenant.senders.serves(sender_fits)
+
+        tenant = self._tenants.choose(tenant_fits)
+        if tenant is None:
+            return None
+        sender = tenant.senders.choose(sender_fits)
+        assert sender is not None  # a tenant that fits has one, and so has one that waits and runs nothing
+        return tenant, sender
 
     def _share(self, tenant: _Tenant) -> int:
         # The small term keeps 10 x (1/10) from being rounded down to 0.
         return max(1, int(self.total * tenant.weight / self._tenants.weights + 1e-9))
-
-    def _charge(self, tenant: _Tenant, sender: _Sender, seconds: float) -> None:
-        tenant.senders.charge(sender, seconds)
-        self._tenants.charge(tenant, seconds)
 
     def _count(self, tenant: _Tenant, sender: _Sender, *, waiting: int = 0, running: int = 0) -> None:
         tenant.senders.count(sender.key, sender, waiting, running, self._tickets)

@@ -108,6 +108,11 @@ class PartitionOffsets:
         self._committed = offset
 
     @property
+    def stored(self) -> int | None:
+        """What the broker is known to have stored for us."""
+        return self._committed
+
+    @property
     def oldest_pending(self) -> int | None:
         """The record that holds the commit back."""
         return self._seen.first()

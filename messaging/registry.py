@@ -68,8 +68,8 @@ class Registry:
     async def register(self, subject: str, schema: Schema) -> int:
         """Register a version, or find it registered; returns its id. Several may do so at once.
 
-        The subject's level is FULL_TRANSITIVE before any version but its first is let in, and when this
-        returns. Raises Misconfigured when the registry refuses the schema as incompatible.
+        The subject is held to FULL_TRANSITIVE before its first version is let in. Raises Misconfigured when the
+        registry refuses the schema as incompatible.
         """
         path = quote(subject, safe="")
         try:

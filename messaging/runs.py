@@ -12,7 +12,7 @@ import structlog
 from messaging import telemetry
 from messaging.batcher import Batcher
 from messaging.database import Connection, Pool, is_outage
-from messaging.deadletter import Hop
+from messaging.deadletter import FIRST_HOP, Hop
 from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage, Retryable, Undecodable
 from messaging.job import Handler, Job, Reader
 from messaging.lanes import NOBODY, Entry
@@ -111,7 +111,7 @@ class Runs:
         """The run of a record that was given a slot. Our own headers count only on a retry topic."""
         raw = entry.record.headers()
         headers = headers_to_dict(raw)
-        hop = Hop(raw if entry.partition.is_retry else None)
+        hop = Hop(raw) if entry.partition.is_retry else FIRST_HOP
         origin = hop.origin or f"{entry.partition.topic}/{entry.partition.number}/{entry.offset}"
         message_id = header_text(headers, ID)
         if not message_id or len(message_id) > MAX_ID or "\0" in message_id:

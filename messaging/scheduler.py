@@ -33,6 +33,7 @@ class Scheduler:
         self._runs = runs
         self._outcomes = outcomes
         self._note = note
+        self._meters = telemetry.ConsumerMeters(consumer)
         self._loop = asyncio.get_running_loop()
         self._suspects: deque[Entry] = deque()
         self._blocked: dict[Key, int] = {}
@@ -133,7 +134,7 @@ class Scheduler:
     def _start(self, entry: Entry, *, lent: bool, alone: bool) -> None:
         self.last_start = self._loop.time()
         if lent:
-            telemetry.STARTS_LENT.labels(self._consumer).inc()
+            self._meters.lent.inc()
         run = self._runs.prepare(entry, lent=lent, alone=alone)
         task = self._loop.create_task(self._run(run))
         self._tasks[task] = entry.partition
@@ -155,7 +156,7 @@ class Scheduler:
             self.dispatch()
             run.verdict = await self._outcomes.conclude(run)
         if run.job is not None:
-            telemetry.JOBS_FINISHED.labels(self._consumer, run.outcome).inc()
+            self._meters.outcomes[run.outcome].inc()
             self._note(run, ended_at)
         self._settle(run)
         self.dispatch()
@@ -178,9 +179,8 @@ class Scheduler:
         else:
             self.fairness.finished(key, seconds if run.job is not None else None)
         if run.job is not None:
-            telemetry.JOB_SECONDS.labels(self._consumer).observe(seconds)
-            waited = max(0.0, run.started_at - run.entry.ready_at)
-            telemetry.JOB_WAIT_SECONDS.labels(self._consumer).observe(waited)
+            self._meters.slot_seconds.observe(seconds)
+            self._meters.wait_seconds.observe(max(0.0, run.started_at - run.entry.ready_at))
 
     def _settle(self, run: Run) -> None:
         entry, now = run.entry, self._loop.time()

@@ -1,7 +1,7 @@
 """What a process says about itself: structured logs, metrics from one list, and the trace it belongs to."""
 
 import logging
-import os
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +58,21 @@ HTTP_SECONDS = Histogram(
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
 )
 
+_random = random.Random()  # noqa: S311 - trace ids only have to differ
 _trace: ContextVar[str | None] = ContextVar("traceparent", default=None)
+
+
+class ConsumerMeters:
+    """The metrics that one consumer touches for each job, with their label bound once."""
+
+    def __init__(self, consumer: str) -> None:
+        self.slot_seconds = JOB_SECONDS.labels(consumer)
+        self.wait_seconds = JOB_WAIT_SECONDS.labels(consumer)
+        self.lent = STARTS_LENT.labels(consumer)
+        self.outcomes = {
+            outcome: JOBS_FINISHED.labels(consumer, outcome)
+            for outcome in ("done", "retry", "dead", "released", "fenced")
+        }
 
 
 def configure_logging(settings: ProcessSettings, process: str) -> None:
@@ -105,7 +119,7 @@ def _add_trace(
 
 def new_traceparent() -> str:
     """A fresh W3C trace context, sampled: version, trace id, span id, flags."""
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+    return f"00-{_random.getrandbits(128) or 1:032x}-{_random.getrandbits(64) or 1:016x}-01"
 
 
 def current_traceparent() -> str | None:
@@ -123,7 +137,7 @@ def trace(parent: str | None) -> Iterator[str]:
         and all(character in "0123456789abcdef" for character in "".join(parts))
         and parts[0] != "ff"
     )
-    span = f"00-{parts[1]}-{os.urandom(8).hex()}-{parts[3]}" if well_formed else new_traceparent()
+    span = f"00-{parts[1]}-{_random.getrandbits(64) or 1:016x}-{parts[3]}" if well_formed else new_traceparent()
     reset = _trace.set(span)
     try:
         yield span

@@ -5,15 +5,19 @@ that wait while running are scanned (no more than there are slots). Inactive mem
 has caught up with what they used, so millions of senders that come once leave nothing behind.
 """
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+FORGOTTEN_AT_ONCE = 4
+"""Most debtors forgotten in one call: more than can come, and no call is long when thousands fall due together."""
 
 
 class Member:
     """A sender among its tenant's, or a tenant among all."""
 
-    __slots__ = ("queued", "running", "stamp", "turn", "virtual", "waiting", "weight")
+    __slots__ = ("indebted", "queued", "running", "stamp", "turn", "virtual", "waiting", "weight")
 
     def __init__(self, weight: float) -> None:
         if weight <= 0:
@@ -25,14 +29,22 @@ class Member:
         self.turn = 0  # when it began to wait for this turn
         self.queued = False  # has a valid entry in its level's heap
         self.stamp = 0  # of that entry
+        self.indebted = False  # has an entry among its level's debtors
 
     @property
     def active(self) -> bool:
         return self.waiting > 0 or self.running > 0
 
-    def rank(self) -> tuple[float, float, int]:
-        """Lowest first: fewest running, least used, longest waiting."""
-        return self.running / self.weight, self.virtual, self.turn
+    def rank(self) -> tuple[float, int]:
+        """Lowest first: least used, longest waiting."""
+        return self.virtual, self.turn
+
+
+class Moved(NamedTuple):
+    """By how much a start moved virtual time, its member's and the level's."""
+
+    member: float
+    level: float
 
 
 Name = TypeVar("Name")
@@ -46,7 +58,9 @@ class Level(Generic[Name, M]):
         self.members: dict[Name, M] = {}
         self.virtual = 0.0
         self.weights = 0.0  # of the active members
-        self.busy: dict[M, None] = {}  # waiting, and running something
+        self._active = 0
+        self._heaviest = 0.0
+        self._busy: dict[M, None] = {}  # waiting, and running something
         self._idle: list[tuple[float, int, int, M]] = []  # waiting, running nothing; may hold outdated entries
         self._outdated = 0
         self._debtors: list[tuple[float, int, Name, M]] = []  # inactive, but ahead of the level's virtual time
@@ -56,16 +70,58 @@ class Level(Generic[Name, M]):
         was_active, was_waiting = member.active, member.waiting > 0
         member.waiting += waiting
         member.running += running
-        if member.active and not was_active:
-            self.weights += member.weight
-        elif was_active and not member.active:
-            self.weights -= member.weight
+        if member.active != was_active:
+            sign = 1 if member.active else -1
+            self._active += sign
+            # From 0 again when it can be, so that rounding errors do not add up over the years.
+            self.weights = self.weights + sign * member.weight if self._active else 0.0
+            self._heaviest = max(self._heaviest, member.weight)
         if member.waiting and not was_waiting:
             member.virtual = max(member.virtual, self.virtual)
             member.turn = next(tickets)
         self._place(member)
         if not member.active:
             self._forget(name, member, next(tickets))
+        self._forget_debtors()
+
+    def serves(self, fits: Callable[[M], bool]) -> bool:
+        """Whether somebody here may have a slot. `fits` is asked of those who run something."""
+        return self._first_idle() is not None or any(fits(member) for member in self._busy)
+
+    def choose(self, fits: Callable[[M], bool]) -> M | None:
+        """Whose turn it is; `fits` says who of those that run something may have one more.
+
+        Fewest running first, by weight. A slot is the smallest part there is: who runs (by weight) less than somebody
+        else would with one more is even with them, and among those virtual time decides, then the longest wait.
+        """
+        idle = self._first_idle()
+        if idle is not None and idle.weight >= self._heaviest:
+            return idle  # nobody who runs something can be even with it
+        candidates = [member for member in self._busy if fits(member)]
+        if idle is not None:
+            candidates.append(idle)
+        limit = min(((member.running + 1) / member.weight for member in candidates), default=0.0)
+        even = (member for member in candidates if member.running / member.weight < limit)
+        return min(even, key=Member.rank, default=None)
+
+    def start(self, member: M, seconds: float, reach: float) -> Moved:
+        """Charge a start. Beyond `reach` slot-seconds (at the mean weight) no credit is kept, and no debt."""
+        before = member.virtual, self.virtual
+        reach *= self._active / self.weights
+        member.virtual = max(member.virtual, self.virtual - reach)
+        self.virtual = max(self.virtual, member.virtual - reach)
+        self.charge(member, seconds)
+        return Moved(member.virtual - before[0], self.virtual - before[1])
+
+    def charge(self, member: M, seconds: float) -> None:
+        """Add (or take back) slot-seconds of an active member."""
+        member.virtual += seconds / member.weight
+        self.virtual += seconds / self.weights
+
+    def undo(self, member: M, moved: Moved) -> None:
+        """As if that start had not been."""
+        member.virtual -= moved.member
+        self.virtual -= moved.level
 
     def _place(self, member: M) -> None:
         waits_idle = member.waiting > 0 and not member.running
@@ -75,9 +131,9 @@ class Level(Generic[Name, M]):
             member.queued = False
             self._outdated += 1
         if member.waiting and member.running:
-            self.busy[member] = None
+            self._busy[member] = None
         else:
-            self.busy.pop(member, None)
+            self._busy.pop(member, None)
         if waits_idle:
             member.queued = True
             member.stamp += 1
@@ -87,8 +143,7 @@ class Level(Generic[Name, M]):
             heapify(self._idle)
             self._outdated = 0
 
-    def idle(self) -> M | None:
-        """Whose turn it is among those that run nothing."""
+    def _first_idle(self) -> M | None:
         while self._idle:
             _virtual, _turn, stamp, member = self._idle[0]
             if member.queued and stamp == member.stamp:
@@ -97,17 +152,19 @@ class Level(Generic[Name, M]):
             self._outdated -= 1
         return None
 
-    def charge(self, member: M, seconds: float) -> None:
-        member.virtual += seconds / member.weight
-        self.virtual += seconds / max(self.weights, member.weight)
-
     def _forget(self, name: Name, member: M, ticket: int) -> None:
         # One that used more than its part is kept until the level has caught up, so that it cannot shed its debt.
         if member.virtual <= self.virtual:
             self.members.pop(name, None)
-        else:
+        elif not member.indebted:
+            member.indebted = True
             heappush(self._debtors, (member.virtual, ticket, name, member))
-        while self._debtors and self._debtors[0][0] <= self.virtual:
-            _virtual, _ticket, name, debtor = heappop(self._debtors)
-            if not debtor.active and debtor.virtual <= self.virtual and self.members.get(name) is debtor:
-                del self.members[name]
+
+    def _forget_debtors(self) -> None:
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if not self._debtors or self._debtors[0][0] > self.virtual:
+                return
+            _virtual, ticket, name, debtor = heappop(self._debtors)
+            debtor.indebted = False
+            if not debtor.active and self.members.get(name) is debtor:
+                self._forget(name, debtor, ticket)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-import requests
 from jgo.env import LockedDependency, LockFile
 from jgo.maven import MavenContext, PythonResolver
 
@@ -21,6 +20,7 @@ from stack import locks
 LOCKS = Path(__file__).parent
 
 _TIMEOUT = 60
+_TRIES = 3
 _PARTIAL = ".partial-"
 
 
@@ -56,7 +56,7 @@ class Store:
     def folder(self, lock_path: Path) -> Path:
         """Where the one archive in a lock is unpacked, or will be."""
         (archive,) = LockFile.load(lock_path).dependencies
-        return self._cache / f"{archive.artifactId}-{archive.version}-{archive.sha256[:12]}"
+        return self._cache / f"{archive.artifactId}-{archive.version}-{str(archive.sha256)[:12]}"
 
     def unpacked(self, lock_path: Path) -> Path:
         """The folder that the one archive in a lock unpacks to, with every file as it was. Raises DownloadFailed."""
@@ -110,44 +110,55 @@ class Store:
     def _fetch_one(self, context: MavenContext, wanted: LockedDependency) -> None:
         path = self._path(wanted)
         component = context.project(wanted.groupId, wanted.artifactId).at_version(wanted.version)
-        try:
-            fetched = component.artifact(classifier=wanted.classifier or "", packaging=wanted.packaging).resolve()
-        except (requests.RequestException, RuntimeError) as error:
-            raise DownloadFailed(f"{path.name} could not be downloaded: {error}") from error
-        if (found := _sha256(fetched)) != wanted.sha256:
-            raise DownloadFailed(f"{path.name} is not the file the lock names: its sha256 is {found}.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(fetched, path)
+        artifact = component.artifact(classifier=wanted.classifier or "", packaging=wanted.packaging)
+        fault = ""
+        for _ in range(_TRIES):
+            try:
+                fetched = artifact.resolve()
+            except (OSError, RuntimeError) as error:
+                fault = f"{path.name} could not be downloaded: {error}"
+            else:
+                if (found := _sha256(fetched)) == wanted.sha256:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(fetched, path)
+                    return
+                fault = f"{path.name} is not the file the lock names: its sha256 is {found}."
+            artifact.cached_path.unlink(missing_ok=True)
+        raise DownloadFailed(fault)
 
     def _unpack(self, archive: Path, folder: Path) -> None:
         self._progress.note(f"Unpacking {archive.name} …")
         with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self._cache) as partial:
             fresh = Path(partial) / "fresh"
             with tarfile.open(archive) as tar:
-                # The parameter is not there in the first releases of Python 3.11; the archive is pinned by its hash.
-                tar.extractall(fresh, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # noqa: S202
+                # An attribute, not a parameter: the first releases of Python 3.11 have neither.
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)
+                tar.extractall(fresh)  # noqa: S202
             if folder.exists():
                 os.rename(folder, Path(partial) / "broken")
             os.rename(fresh, folder)
             _manifest(folder).write_text("".join(f"{h}  {n}\n" for n, h in _tree(folder).items()), "utf-8")
 
 
-def _sha256(path: Path) -> str | None:
+def _sha256(path: Path) -> str:
+    """The hash in hex; empty when there is no such file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        return None
+        return ""
 
 
 def _manifest(folder: Path) -> Path:
     return folder.with_name(folder.name + ".sha256")
 
 
-def _tree(folder: Path) -> dict[str, str | None]:
+def _tree(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_sha256, files), strict=True))
+        return {
+            str(path.relative_to(folder)): hash_ for path, hash_ in zip(files, pool.map(_sha256, files), strict=True)
+        }
 
 
 def _tree_intact(folder: Path) -> bool:
@@ -155,4 +166,4 @@ def _tree_intact(folder: Path) -> bool:
         lines = _manifest(folder).read_text("utf-8").splitlines()
     except FileNotFoundError:
         return False
-    return dict(reversed(line.split("  ", 1)) for line in lines) == _tree(folder)
+    return {name: hash_ for hash_, _, name in (line.partition("  ") for line in lines)} == _tree(folder)

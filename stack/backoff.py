@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Exponential, in seconds: `base`, twice that, … up to `cap`. A run of `healthy` seconds forgives what came before."""
+    """Exponential, in seconds: `base`, twice that, … up to `cap`. A run of `healthy` seconds forgives the past."""
 
     base: float = 0.5
     cap: float = 30.0

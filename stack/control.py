@@ -8,7 +8,6 @@ whether it runs:     is_running()
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from stack import locks, sockets
 from stack.endpoints import Endpoints
 from stack.layout import Layout
 from stack.settings import PROJECT
+from stack.status import Status
 
 DEFAULT_DATA_DIR = PROJECT / ".workbot"
 
@@ -29,44 +29,6 @@ class ControlFailed(Misconfigured):
     """The supervisor refused, or could not do what it was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildStatus:
-    """One child as the supervisor sees it. `since` is Unix time; `memory_bytes` includes its own children."""
-
-    name: str
-    phase: str
-    address: str
-    message: str
-    since: float
-    restarts: int
-    pid: int | None
-    guard_pid: int | None
-    memory_bytes: int | None
-
-    @property
-    def ready(self) -> bool:
-        return self.phase in ("ready", "done")
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The stack as a whole. `ready`: every child is."""
-
-    pid: int
-    started_at: float
-    ready: bool
-    stopping: bool
-    memory_bytes: int | None
-    children: tuple[ChildStatus, ...]
-
-    def child(self, name: str) -> ChildStatus:
-        """Raises KeyError for a name that is not part of the stack."""
-        for child in self.children:
-            if child.name == name:
-                return child
-        raise KeyError(name)
-
-
 def is_running(data_dir: Path = DEFAULT_DATA_DIR) -> bool:
     """Whether a supervisor holds this data directory."""
     return locks.is_held(Layout(data_dir).supervisor_lock)
@@ -74,9 +36,7 @@ def is_running(data_dir: Path = DEFAULT_DATA_DIR) -> bool:
 
 def status(data_dir: Path = DEFAULT_DATA_DIR) -> Status:
     """How every child is. Raises NotRunning."""
-    raw = _ask(data_dir, {"do": "status"})
-    raw["children"] = tuple(ChildStatus(**child) for child in raw["children"])
-    return Status(**raw)
+    return Status.from_json(_ask(data_dir, {"do": "status"}))
 
 
 def endpoints(data_dir: Path = DEFAULT_DATA_DIR) -> Endpoints:

@@ -31,6 +31,10 @@ def port_option(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 def main() -> int:
     """Run until SIGTERM or the control socket's `stop`. What cannot be started is told on stderr, in one line."""
     parser = argparse.ArgumentParser(prog="python -m stack.daemon", description=__doc__)
@@ -47,7 +51,7 @@ def main() -> int:
             settings = environment.load(StackSettings).model_copy(update={"data_dir": options.data_dir})
             with Embedded(
                 settings,
-                Lines(lambda text: sys.stderr.write(text + "\n")),
+                Lines(_say),
                 services=not options.infra_only,
                 fixed_ports=dict(options.port),
                 service_environment=environment.given_environment(),
@@ -55,7 +59,7 @@ def main() -> int:
             ) as embedded:
                 asyncio.run(embedded.run())
         except MessagingError as error:
-            sys.stderr.write(f"{error}\n")
+            _say(str(error))
             return 1
     return 0
 

@@ -14,6 +14,7 @@ from stack.artifacts import Progress, Store
 from stack.desk import Desk, Refused
 from stack.layout import Layout
 from stack.settings import StackSettings
+from stack.status import ChildStatus, Status
 from stack.supervisor import Life, Supervisor
 
 EARLIER_RUN_SECONDS = 30.0
@@ -31,7 +32,7 @@ class AlreadyRunning(Misconfigured):
 
 
 class Embedded:
-    """Opened, it holds the data directory and its ports are settled; `run` brings the children up and waits for the end.
+    """Opened, it holds the data directory and its ports are settled; `run` brings the children up and stays.
 
     Raises on opening: AlreadyRunning, ports.PortTaken, Misconfigured.
     """
@@ -105,19 +106,19 @@ class Embedded:
         self._store.unpacked(plan.REGISTRY)
 
     async def run(self, on_change: Callable[[Life], None] = lambda _life: None) -> None:
-        """Keep the stack running until it is asked to stop (SIGTERM, SIGINT or the desk)."""
+        """Keep the stack running until it is asked to stop (by a signal or at the desk)."""
         children = self.plan.infrastructure()
         if self._services:
             children += documents.children(self.layout, self.endpoints, self._service_environment)
 
         def changed(life: Life) -> None:
-            pids = {name: one.run.pid for name, one in self.supervisor.lives.items() if one.run and one.run.pid}
+            pids = {name: one.pid for name, one in self.supervisor.lives.items() if one.pid}
             state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
             on_change(life)
 
         self.supervisor = Supervisor(self.layout, children, changed)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop)
         handlers = {
             "status": self._status,
@@ -155,31 +156,35 @@ class Embedded:
             raise Refused(f"{name} was restarted but is not ready yet; see its log.") from None
         return {}
 
-    async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+    async def status(self) -> Status:
+        """How everything is, memory included."""
         lives = self.supervisor.lives
-        pids = {name: life.run.pid for name, life in lives.items() if life.run is not None and life.run.pid}
-        sizes = await asyncio.to_thread(memory.trees, pids)
-        return {
-            "pid": os.getpid(),
-            "started_at": self._started_at,
-            "ready": self.supervisor.ready,
-            "stopping": self._stopping,
-            "memory_bytes": await asyncio.to_thread(memory.own, os.getpid()),
-            "children": [
-                {
-                    "name": name,
-                    "phase": life.phase,
-                    "address": life.child.address,
-                    "message": life.message,
-                    "since": life.since,
-                    "restarts": life.restarts,
-                    "pid": pids.get(name),
-                    "guard_pid": None if life.run is None else life.run.guard_pid,
-                    "memory_bytes": sizes.get(name),
-                }
-                for name, life in lives.items()
-            ],
-        }
+        sizes = await asyncio.to_thread(memory.trees, {name: life.pid for name, life in lives.items() if life.pid})
+        children = tuple(
+            ChildStatus(
+                name=name,
+                phase=life.phase,
+                address=life.child.address,
+                message=life.message,
+                since=life.since,
+                restarts=life.restarts,
+                pid=life.pid,
+                guard_pid=None if life.run is None else life.run.guard_pid,
+                memory_bytes=sizes.get(name),
+            )
+            for name, life in lives.items()
+        )
+        return Status(
+            pid=os.getpid(),
+            started_at=self._started_at,
+            ready=self.supervisor.ready,
+            stopping=self._stopping,
+            memory_bytes=memory.own(os.getpid()),
+            children=children,
+        )
+
+    async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self.status()).as_json()
 
 
 def delete_data(layout: Layout) -> None:

@@ -22,6 +22,7 @@ class Endpoints:
     postgres             host:port                databases   one per service, by the service's name
     admin, owner         the superuser, and the role that owns the services' databases
     token_secret_file    the key that signs tokens
+    postgres_data        where Postgres keeps its files; outside data_dir when its own user cannot reach that
     """
 
     kafka: str
@@ -34,6 +35,7 @@ class Endpoints:
     documents_worker: str
     token_secret_file: Path
     storage: Path
+    postgres_data: Path
     data_dir: Path
 
     def as_json(self) -> dict[str, Any]:
@@ -53,6 +55,7 @@ class Endpoints:
             documents_worker=raw["documents_worker"],
             token_secret_file=Path(raw["token_secret_file"]),
             storage=Path(raw["storage"]),
+            postgres_data=Path(raw["postgres_data"]),
             data_dir=Path(raw["data_dir"]),
         )
 

@@ -89,14 +89,14 @@ class _Guard:
     def _start(self) -> "subprocess.Popen[bytes]":
         uid, gid = self._options.user or (None, None)
         last_signal = self._options.last_signal
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603
             self._options.command,
             start_new_session=True,
             user=uid,
             group=gid,
             extra_groups=None if uid is None else [],
             pass_fds=() if self._options.lock is None else (self._options.lock,),
-            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, last_signal),  # noqa: PLW1509
+            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, last_signal),
         )
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:

@@ -86,9 +86,9 @@ def _system_user(name: str) -> System:
                 f"Postgres does not run as root, and there is no useradd to make the system user {name}: "
                 "make one yourself and name it with WORKBOT_POSTGRES_USER, or start the stack as an ordinary user."
             ) from None
-        made = subprocess.run(
-            [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
-            + ["--shell", "/usr/sbin/nologin", name],
+        options = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
+        made = subprocess.run(  # noqa: S603
+            [useradd, *options, "--shell", "/usr/sbin/nologin", "--", name],
             capture_output=True,
             text=True,
             check=False,

@@ -26,6 +26,7 @@ class Plan:
 
     layout: Layout
     ports: Mapping[str, int]
+    home: PostgresHome
     postgres: Postgres
     kafka: Kafka
     registry: Registry
@@ -52,6 +53,7 @@ class Plan:
             documents_worker=f"http://127.0.0.1:{self.ports['documents-worker']}",
             token_secret_file=keys.path(self.layout, keys.TOKEN_KEY),
             storage=self.layout.storage,
+            postgres_data=self.home.data,
             data_dir=self.layout.root,
         )
 
@@ -68,4 +70,4 @@ def make(layout: Layout, home: PostgresHome, ports: Mapping[str, int], store: St
         store.folder(REGISTRY),
         lambda: store.unpacked(REGISTRY),
     )
-    return Plan(layout, ports, postgres, kafka, registry)
+    return Plan(layout, ports, home, postgres, kafka, registry)

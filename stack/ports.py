@@ -44,7 +44,7 @@ def choose(
     """One port for each name in `defaults`, no port twice.
 
     A fixed one is used as it is; else the one remembered from the last run, the default, or the nearest free one in
-    steps of `STEP`. Raises PortTaken for a fixed port that is in use or given twice, Misconfigured for an unknown name.
+    steps of `STEP`. Raises PortTaken for a fixed port in use or given twice, Misconfigured for an unknown name.
     """
     unknown = sorted(fixed.keys() - defaults.keys())
     if unknown:

@@ -86,8 +86,8 @@ class Postgres:
         password.unlink(missing_ok=True)
         fresh.mkdir(mode=0o700)
         user = self._home.user
-        with open(os.open(password, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(read_secret(self._password_file, "the database superuser's password"))
+        password.touch(mode=0o600, exist_ok=False)
+        password.write_text(read_secret(self._password_file, "the database superuser's password"), "ascii")
         try:
             if user is not None:
                 os.chown(fresh, user.uid, user.gid)

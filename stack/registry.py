@@ -40,7 +40,7 @@ class Registry:
         return Child(
             name="registry",
             command=java("-jar", str(self._home / "quarkus-run.jar"), heap_megabytes=256),
-            address=self.url,
+            address=f"http://127.0.0.1:{self._port}",
             environment={
                 **ENVIRONMENT,
                 "QUARKUS_HTTP_HOST": "127.0.0.1",
@@ -62,9 +62,7 @@ class Registry:
     async def _prepare(self) -> None:
         await asyncio.to_thread(self._unpack)
         password = read_secret(self._password_file, "the registry's database password")
-        await asyncio.to_thread(
-            roles.ensure, self._postgres.admin_conninfo(), _ROLE, password, database=_ROLE, owner=False
-        )
+        await asyncio.to_thread(roles.ensure, self._postgres.admin_conninfo(), _ROLE, password)
 
     async def _probe(self) -> None:
         async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:

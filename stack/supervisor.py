@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import structlog
 
@@ -14,26 +13,13 @@ from stack.backoff import Restart
 from stack.child import Child
 from stack.guarded import Guarded
 from stack.layout import Layout
+from stack.status import Phase
 
 STARTING_PROBE_SECONDS = 0.1
 READY_PROBE_SECONDS = 5.0
 PROBE_TIMEOUT_SECONDS = 5.0
 
 log = structlog.get_logger("stack")
-
-
-class Phase(StrEnum):
-    """Where a child is in its life."""
-
-    WAITING = "waiting"  # for what it needs
-    PREPARING = "preparing"
-    STARTING = "starting"  # runs, does not answer yet
-    READY = "ready"
-    SILENT = "silent"  # was ready, does not answer now
-    DIED = "died"  # starts again after a pause
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    DONE = "done"  # a step that ended well
 
 
 @dataclass(slots=True)
@@ -56,9 +42,9 @@ class Life:
         return max(0, self.starts - 1)
 
     @property
-    def fit(self) -> bool:
-        """Whether those that need it may start."""
-        return self.phase in (Phase.READY, Phase.DONE)
+    def pid(self) -> int | None:
+        """The child's own process, while there is one."""
+        return None if self.run is None else self.run.pid
 
 
 class Supervisor:
@@ -83,7 +69,7 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """Whether every child is."""
-        return all(life.fit for life in self.lives.values())
+        return all(life.phase.fit for life in self.lives.values())
 
     def stop(self) -> None:
         """Ask `run` to stop everything and return."""
@@ -115,7 +101,7 @@ class Supervisor:
             await self._changed.wait_for(lambda: self.ready)
 
     async def restart(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Stop a child, start it again with these environment variables on top of its own, and wait until it is ready.
+        """Stop a child and start it with these environment variables on top of its own; return once it is ready.
 
         The variables stay for later restarts, also after a crash, until the next call. Raises KeyError for an unknown
         name, TimeoutError when it is not ready in time.
@@ -131,7 +117,7 @@ class Supervisor:
         async with self._changed:
             self._changed.notify_all()
             async with asyncio.timeout(life.child.grace + life.child.ready_within):
-                await self._changed.wait_for(lambda: life.starts > before and life.fit)
+                await self._changed.wait_for(lambda: life.starts > before and life.phase.fit)
 
     async def _enter(self, life: Life, phase: Phase, message: str = "") -> None:
         if (life.phase, life.message) == (phase, message):
@@ -170,7 +156,7 @@ class Supervisor:
                         await self._changed.wait_for(lambda: life.asked)
 
     def _fit(self) -> set[str]:
-        return {name for name, life in self.lives.items() if life.fit}
+        return {name for name, life in self.lives.items() if life.phase.fit}
 
     async def _live(self, life: Life) -> str | None:
         """Run the child once. Returns what ended it, or None for a step that ended well."""

@@ -102,14 +102,16 @@ async def make_consumer(stack: AsyncExitStack, settings: DocumentsSettings, base
     producer = ConfirmedProducer(settings.kafka_bootstrap, "documents-reader")
     stack.push_async_callback(producer.close)
     producer.open()
+    known = topics.load()
     return FairConsumer(
-        topics.load().subscription(JOBS, READER, policy=settings.policy()),
+        known.subscription(JOBS, READER, policy=settings.policy()),
         EventReader(base.codec, handlers),
         bootstrap=settings.kafka_bootstrap,
         producer=producer,
         pool=base.pool,
         presence=Presence(_conninfo(settings, "documents-presence"), READER),
         limits=Limits(drain_seconds=settings.drain_seconds),
+        until_done=known[JOBS].until_done,
     )
 
 

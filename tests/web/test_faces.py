@@ -13,7 +13,7 @@ from messaging import telemetry
 from messaging.errors import Outage, OutboxFull
 from web import probes, tokens
 from web.faces import make_face
-from web.problems import MEDIA_TYPE, Problem, bad_input
+from web.problems import MEDIA_TYPE, bad_input
 from web.tokens import Bearer, Identity, require
 
 SECRET = "a secret of at least thirty-two bytes"
@@ -128,7 +128,11 @@ async def test_a_request_joins_the_callers_trace(client: httpx.AsyncClient) -> N
 
 async def test_readiness_is_the_sum_of_the_checks() -> None:
     well = {"loop": lambda: True}
-    broken: dict[str, probes.Check] = {"no": lambda: False, "raises": _raises, "hangs": lambda: asyncio.sleep(60, True)}
+    broken: dict[str, probes.Check] = {
+        "no": lambda: False,
+        "raises": _raises,
+        "hangs": lambda: asyncio.sleep(60, True),
+    }
     transport = httpx.ASGITransport(face(live=well, ready=broken))
     async with httpx.AsyncClient(transport=transport, base_url="http://face") as client:
         alive = await client.get("/healthz")

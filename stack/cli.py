@@ -1,0 +1,248 @@
+"""The `workbot` command: the embedded stack, the deploy step, tokens, and the load test."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from messaging import settings as environment
+from messaging.errors import MessagingError
+from messaging.settings import read_secret
+from stack import control, deploy, keys, launch, logs, ports, progress, screen
+from stack.embedded import AlreadyRunning, delete_data
+from stack.layout import Layout
+from stack.settings import StackSettings
+
+UP_SECONDS = 300.0
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+schemas = typer.Typer(no_args_is_help=True, help="The schema registry.")
+topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
+app.add_typer(schemas, name="schemas")
+app.add_typer(topics, name="topics")
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+
+class _Chosen:
+    """What the options before the command said."""
+
+    settings: StackSettings
+
+
+@app.callback()
+def workbot(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where everything is kept. Also WORKBOT_DATA_DIR; else .workbot in the project's folder."),
+    ] = None,
+) -> None:
+    """WorkBot's processing layer on this machine: Postgres, Kafka, a schema registry, and the services on them."""
+    with _faults():
+        settings = environment.load(StackSettings)
+        chosen = (data_dir or settings.data_dir).expanduser().resolve()
+        _Chosen.settings = settings.model_copy(update={"data_dir": chosen})
+
+
+@app.command()
+def up(
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once everything is ready.")] = False,
+    port: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="Fix a port, as WORKBOT_PORT_NAME does; may be repeated. "
+            f"Names and usual ports: {', '.join(f'{name}={number}' for name, number in ports.DEFAULTS.items())}.",
+        ),
+    ] = None,
+) -> None:
+    """Start the stack. In the foreground it shows how every part is doing; Ctrl-C stops it.
+
+    Ports that nobody fixed are chosen: the ones of the last run, the usual ones, or free ones near them.
+    The first start downloads about 200 MB.
+    """
+    with _faults():
+        fixed = dict(_port(text) for text in port or [])
+        if detach:
+            _up_detached(fixed)
+            out.print(screen.table(control.status(_Chosen.settings.data_dir)))
+            out.print()
+            out.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
+            return
+        with screen.View(out, footer="Ctrl-C stops the stack.") as view:
+            launch.foreground(_Chosen.settings, progress.shown_on(out), fixed, view.show)
+        out.print("The stack has stopped. Its data is kept.", highlight=False)
+
+
+@app.command()
+def down(
+    delete: Annotated[bool, typer.Option("--delete-data", help="Also delete everything it has stored.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Stop the stack. Its data is kept for the next start."""
+    data_dir = _Chosen.settings.data_dir
+    with _faults():
+        stopped = control.stop(data_dir)
+        out.print("The stack has stopped." if stopped else f"No stack is running on {data_dir}.", highlight=False)
+        if delete and data_dir.exists():
+            if not yes:
+                typer.confirm(f"Delete everything under {data_dir}?", abort=True)
+            delete_data(Layout(data_dir))
+            out.print("Its data is deleted.")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the addresses.")] = False,
+) -> None:
+    """Show every part: state, address, restarts, memory. Exits with 1 when no stack runs or a part is not ready."""
+    data_dir = _Chosen.settings.data_dir
+    with _faults():
+        current, endpoints = control.status(data_dir), control.endpoints(data_dir)
+        if as_json:
+            sys.stdout.write(json.dumps({**current.as_json(), "endpoints": endpoints.as_json()}, indent=2) + "\n")
+        else:
+            out.print(screen.table(current))
+        if not current.ready:
+            raise typer.Exit(1)
+
+
+@app.command("logs")
+def show_logs(
+    name: Annotated[str, typer.Argument(help="A part's name as in `workbot status`, or supervisor.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written; Ctrl-C ends.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many lines of the past.")] = 50,
+) -> None:
+    """Print a part's log."""
+    layout = Layout(_Chosen.settings.data_dir)
+    known = sorted(path.stem for path in layout.logs.glob("*.log"))
+    if name not in known:
+        there = f"There are: {', '.join(known)}." if known else "Nothing has run here yet."
+        err.print(f"There is no log named {name} under {layout.logs}. {there}", highlight=False, markup=False)
+        raise typer.Exit(1)
+    sys.stdout.write(logs.tail(layout.log(name), lines))
+    sys.stdout.flush()
+    if follow:
+        try:
+            for text in logs.follow(layout.log(name)):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            return
+
+
+@app.command()
+def token(
+    sub: Annotated[str, typer.Option(help="Who: the user's id.")],
+    tenant: Annotated[str, typer.Option(help="For which tenant.")],
+    role: Annotated[list[str], typer.Option(help="sender, reviewer, viewer, agent or admin; may be repeated.")],
+    hours: Annotated[float, typer.Option(min=0.01, help="How long it is good for.")] = 12.0,
+) -> None:
+    """Print a bearer token for this stack's APIs."""
+    from web.tokens import issue
+
+    with _faults():
+        layout = Layout(_Chosen.settings.data_dir)
+        secret = read_secret(keys.path(layout, keys.TOKEN_KEY), "the key that signs tokens (made by `workbot up`)")
+        try:
+            sys.stdout.write(issue(secret, sub, tenant, role, hours * 3600) + "\n")
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+@app.command()
+def migrate() -> None:
+    """Bring roles, databases and their schemas up to date on the running stack. Safe to repeat and to run at once."""
+    with _faults():
+        _report(deploy.migrate(control.endpoints(_Chosen.settings.data_dir)), "Every database is up to date.")
+
+
+@topics.command("create")
+def create_topics() -> None:
+    """Make missing topics and bring settings in line with topics.toml. Safe to repeat and to run at once."""
+    with _faults():
+        endpoints = control.endpoints(_Chosen.settings.data_dir)
+        _report(asyncio.run(deploy.create_topics(endpoints)), "Every topic is as topics.toml says.")
+
+
+@schemas.command("register")
+def register_schemas() -> None:
+    """Register every version of every event. Safe to repeat and to run at once."""
+    with _faults():
+        endpoints = control.endpoints(_Chosen.settings.data_dir)
+        _report(asyncio.run(deploy.register(endpoints)), "There is nothing to register.")
+
+
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def load(context: typer.Context) -> None:
+    """Run the load test against the running stack. Options are the load test's own: `workbot load --help`."""
+    raise typer.Exit(_loadtest(context.args))
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def demo(context: typer.Context) -> None:
+    """Start the stack if it does not run, run the load test, and say where everything is. Takes its options, too."""
+    if "--help" in context.args:
+        raise typer.Exit(_loadtest(context.args))
+    data_dir = _Chosen.settings.data_dir
+    with _faults():
+        if not control.is_running(data_dir):
+            _up_detached({})
+        control.wait_until_ready(data_dir)
+        endpoints = control.endpoints(data_dir)
+    code = _loadtest(context.args)
+    out.print()
+    out.print(screen.addresses(endpoints))
+    out.print("The stack is still running; `workbot down` stops it.", highlight=False)
+    raise typer.Exit(code)
+
+
+def _up_detached(fixed: dict[str, int]) -> None:
+    settings = _Chosen.settings
+    with screen.View(out) as view:
+        launch.detached(settings, progress.shown_on(out), fixed, view.show, UP_SECONDS)
+
+
+def _loadtest(arguments: list[str]) -> int:
+    chosen = ["--data-dir", str(_Chosen.settings.data_dir)]
+    return subprocess.run([sys.executable, "-m", "loadtest", *chosen, *arguments], check=False).returncode  # noqa: S603
+
+
+def _port(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not number.isdigit() or not 1 <= int(number) <= 65535:
+        raise typer.BadParameter(f"{text!r} is not NAME=N with N from 1 to 65535", param_hint="--port")
+    return name, int(number)
+
+
+def _report(lines: list[str], nothing: str) -> None:
+    for line in lines or [nothing]:
+        out.print(line, highlight=False, markup=False)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Tell a person what is wrong in a sentence, and exit with 1."""
+    try:
+        yield
+    except AlreadyRunning as error:
+        err.print(str(error), highlight=False, markup=False)
+        if control.is_running(_Chosen.settings.data_dir):
+            err.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
+        raise typer.Exit(1) from None
+    except MessagingError as error:
+        err.print(str(error), highlight=False, markup=False)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,117 @@
+"""What the command draws: the table of children, addresses, a live view of a start."""
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from stack.endpoints import Endpoints
+from stack.status import ChildStatus, Phase, Status
+
+_COLOURS = {
+    Phase.READY: "green",
+    Phase.DONE: "green",
+    Phase.SILENT: "red",
+    Phase.DIED: "red",
+    Phase.STOPPED: "dim",
+    Phase.WAITING: "dim",
+}
+
+
+def table(status: Status) -> Table:
+    """One row per child, the supervisor last."""
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    drawn.add_column("name", no_wrap=True)
+    drawn.add_column("state", overflow="fold")
+    drawn.add_column("for", justify="right", no_wrap=True)
+    drawn.add_column("address", no_wrap=True)
+    drawn.add_column("pid", justify="right", no_wrap=True)
+    drawn.add_column("memory", justify="right", no_wrap=True)
+    now = time.time()
+    for child in status.children:
+        drawn.add_row(
+            child.name,
+            _state(child),
+            _duration(now - child.since),
+            child.address,
+            str(child.pid or ""),
+            _size(child.memory_bytes),
+        )
+    state = Text("stopping" if status.stopping else "ready" if status.ready else "not ready")
+    drawn.add_row(
+        "supervisor", state, _duration(now - status.started_at), "", str(status.pid), _size(status.memory_bytes)
+    )
+    return drawn
+
+
+def addresses(endpoints: Endpoints) -> Table:
+    """Where to go from here."""
+    drawn = Table(box=None, pad_edge=False, show_header=False)
+    drawn.add_column(style="dim")
+    drawn.add_column(no_wrap=True)
+    for name, address in (
+        ("documents API", endpoints.documents_api),
+        ("its reference", f"{endpoints.documents_api}/docs"),
+        ("documents worker", endpoints.documents_worker),
+        ("Kafka", endpoints.kafka),
+        ("schema registry", endpoints.registry),
+        ("Postgres", endpoints.postgres),
+        ("its data", str(endpoints.postgres_data)),
+        ("passwords", str(endpoints.admin.password_file.parent)),
+    ):
+        drawn.add_row(name, address)
+    return drawn
+
+
+class View:
+    """Follows a stack: a table that redraws itself on a terminal, a line per change elsewhere. Use as a context."""
+
+    def __init__(self, console: Console, footer: str = "") -> None:
+        self._console = console
+        self._footer = footer
+        self._told: dict[str, str] = {}
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> "View":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: Status) -> None:
+        """Draw it anew, or tell what has changed since the last time."""
+        if self._live is not None:
+            parts: list[RenderableType] = [table(status)]
+            if self._footer:
+                parts.append(Text(self._footer, style="dim"))
+            self._live.update(Group(*parts))
+            return
+        for child in status.children:
+            # What a probe says while the child starts is for the table; lines tell of phases and deaths.
+            told = child.phase.value + (f": {child.message}" if child.phase in (Phase.DIED, Phase.SILENT) else "")
+            if self._told.get(child.name) != told:
+                self._told[child.name] = told
+                self._console.print(f"{child.name}: {told}", highlight=False, markup=False)
+
+
+def _state(child: ChildStatus) -> Text:
+    message = f"  {child.message}" if child.message and not child.ready else ""
+    again = f"  {child.restarts} restarts" if child.restarts > 1 else "  1 restart" if child.restarts else ""
+    return Text.assemble((child.phase.value, _COLOURS.get(child.phase, "yellow")), (again + message, "dim"))
+
+
+def _size(size: int | None) -> str:
+    return f"{size / 2**20:.0f} MB" if size else ""
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
