@@ -80,7 +80,10 @@ def command(
 
 
 def _scenario(senders: str, counts: str, broken: int | None, **options: float | bool) -> Scenario:
-    numbers = tuple(int(part) for part in counts.split(","))
+    parts = [part.strip() for part in counts.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise ValueError(f"--counts takes whole numbers, comma-separated, not {counts!r}")
+    numbers = tuple(map(int, parts))
     more = tuple(f"sender-{number}" for number in range(len(_NAMES) + 1, len(numbers) + 1))
     names = tuple(name.strip() for name in senders.split(",")) if senders else (_NAMES + more)[: len(numbers)]
     return Scenario(names, numbers, numbers[0] // 3 if broken is None else broken, **options)  # type: ignore[arg-type]

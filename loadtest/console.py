@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -52,10 +53,11 @@ def board(console: Console, scenario: Scenario) -> Iterator[Board]:
 
 
 def senders_table(figures: Figures) -> Table:
-    """Who sent what, and when it was finished."""
-    table = Table(title=f"Who finished when (run {figures['run']['id']})", title_justify="left")
+    """Who sent what, and when it was finished: percentiles are of the time from sending to done."""
+    title = f"Who finished when (run {figures['run']['id']}; seconds)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("sender", style="bold")
-    for heading in ("sent", "read", "failed", "dead letters", "first start", "done", "p50", "p95", "max"):
+    for heading in ("sent", "read", "failed", "dead\nletters", "first\nstart", "done", "p50", "p95", "max"):
         table.add_column(heading, justify="right")
     for name, own in figures["senders"].items():
         counts = (own["sent"], own["read"], own["failed"], own["dead_letters"])
@@ -66,7 +68,7 @@ def senders_table(figures: Figures) -> Table:
 
 def promises_table(promises: Sequence[Promise]) -> Table:
     """Each promise with what was measured."""
-    table = Table(title="Promises", title_justify="left")
+    table = Table(title="Promises", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("figure")
     table.add_column("promised", justify="right")
     table.add_column("measured", justify="right")
@@ -80,4 +82,4 @@ def promises_table(promises: Sequence[Promise]) -> Table:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+    return "-" if value is None else f"{value:.1f}"

@@ -120,12 +120,14 @@ class Ledger:
         return [(name, count) for name, count in self.events.items() if count > 1 and name[0] in self.sent]
 
     def expected_dead(self) -> set[str]:
-        """The broken documents, and those the provider was told to fail as often as the reader tries."""
+        """The broken documents, and those that died of their last attempt after the provider failed each."""
         broken = {document for document, sent in self.sent.items() if sent.broken}
+        tried = self.dead_attempts()
         return broken | {
             document
             for document, calls in self.calls.items()
-            if sum(call.status not in (200, 400, 429) for call in calls) >= self.attempts
+            if tried.get(document) == self.attempts
+            and sum(call.status not in (200, 400, 429) for call in calls) >= self.attempts
         }
 
     def dead_attempts(self) -> dict[str, int]:

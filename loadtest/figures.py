@@ -57,7 +57,7 @@ def compute(scenario: Scenario, evidence: Evidence, *, run: str, tenant: str, at
                 f"{violation.rule} at {violation.at:.6f}: {violation.detail}" for violation in violations[:_LISTED]
             ],
         },
-        "ready_ms": _ready(ledger),
+        "ready_ms": _ready(scenario, ledger),
         "api_ms": {**_spread(evidence.probe_ms), "probes": len(evidence.probe_ms), "errors": evidence.probe_errors},
     }
 
@@ -109,14 +109,13 @@ def _sender(sender: str, scenario: Scenario, ledger: Ledger) -> Figures:
     first_post = min((sent.posted_at for sent in own), default=None)
     statuses = [ledger.status(sent.id) for sent in own if sent.id is not None]
     ends = [(sent, end) for sent in own if sent.id is not None and (end := ledger.done_at(sent.id)) is not None]
-    starts = [run.started_at for run in ledger.evidence.runs if run.sender == sender]
     lent = audit.lent_starts(ledger.evidence.runs, per_sender=scenario.per_sender)
     return {
         "sent": len(own),
         "read": sum(status in READ for status in statuses),
         "failed": sum(status in FAILED for status in statuses),
         "dead_letters": sum(sent.id in ledger.dead for sent in own),
-        "first_start_s": _since(first_post, min(starts, default=None)),
+        "first_start_s": _first_start(sender, ledger),
         "done_s": _since(first_post, max((end for _, end in ends), default=None)),
         "latency_s": _spread([end - sent.posted_at for sent, end in ends], shares=(0.5, 0.95)),
         "lent_starts": lent[sender],
@@ -131,11 +130,20 @@ def _measured(scenario: Scenario, ledger: Ledger) -> Figures:
         ends = [end for sent in own if sent.id and (end := ledger.done_at(sent.id)) is not None]
         return _since(min((sent.posted_at for sent in own), default=None), max(ends, default=None))
 
+    first_starts = [_first_start(sender, ledger) for sender in scenario.quiet]
     return {
         "quiet_done_s": took(scenario.quiet),
         "all_done_s": took(scenario.senders),
+        "quiet_first_start_s": max((start for start in first_starts if start is not None), default=None),
+        "longest_job_s": _rounded(max((run.seconds for run in ledger.evidence.runs), default=None)),
         "slot_seconds": round(sum(run.seconds for run in ledger.evidence.runs), 3),
     }
+
+
+def _first_start(sender: str, ledger: Ledger) -> float | None:
+    posts = [sent.posted_at for sent in ledger.evidence.sent if sent.sender == sender]
+    starts = [run.started_at for run in ledger.evidence.runs if run.sender == sender]
+    return _since(min(posts, default=None), min(starts, default=None))
 
 
 def _bounds(scenario: Scenario, runs: Sequence[Run]) -> Figures:
@@ -198,12 +206,17 @@ def _provider(ledger: Ledger) -> Figures:
     }
 
 
-def _ready(ledger: Ledger) -> Figures:
-    """From the API's 202 to the consumer knowing the job: what outbox, relay and Kafka take together."""
+def _ready(scenario: Scenario, ledger: Ledger) -> Figures:
+    """From the API's 202 to the consumer knowing the job: what outbox, relay and Kafka take together.
+
+    Of the quiet senders only: of a long backlog the consumer keeps no more than it will start soon.
+    """
     waits = [
         (runs[0].ready_at - accepted) * 1000
         for document, runs in ledger.runs.items()
-        if document in ledger.sent and (accepted := ledger.sent[document].accepted_at) is not None
+        if document in ledger.sent
+        and ledger.sent[document].sender in scenario.quiet
+        and (accepted := ledger.sent[document].accepted_at) is not None
     ]
     return _spread(waits)
 

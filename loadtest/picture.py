@@ -1,10 +1,10 @@
-"""The slots over time, as data for an SVG: which run lay on which slot, and how many jobs waited beside it. Pure."""
+"""The slots over time, as data for an SVG: which run lay on which slot, and who waited meanwhile. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest import audit
-from loadtest.records import Run
+from loadtest.records import Run, Sent
 
 WIDTH = 1120.0
 """Of the drawing area, in SVG units."""
@@ -39,8 +39,16 @@ class Picture:
         return round(WIDTH * seconds / self.seconds, 2)
 
 
-def draw(runs: Sequence[Run], senders: Sequence[str], *, begin: float, per_sender: int, total: int) -> Picture:
-    """Lay the runs out on slots. `begin` is the moment of the first POST."""
+def draw(
+    runs: Sequence[Run],
+    sent: Sequence[Sent],
+    senders: Sequence[str],
+    *,
+    per_sender: int,
+    total: int,
+) -> Picture:
+    """Lay the runs out on slots, and count what was accepted and not started. Time begins with the first POST."""
+    begin = min((one.posted_at for one in sent), default=0.0)
     end = max((run.finished_at for run in runs), default=begin + 1)
     picture = Picture([], total, [], [], 0, max(1.0, end - begin))
     lanes = _lanes(runs, total)
@@ -61,7 +69,7 @@ def draw(runs: Sequence[Run], senders: Sequence[str], *, begin: float, per_sende
         )
     step = _tick(picture.seconds)
     ticks = [(picture.x(second), second) for second in range(0, int(picture.seconds) + 1, step)]
-    steps = [_waiting([run for run in runs if run.sender == sender]) for sender in senders]
+    steps = [_waiting(sender, runs, sent) for sender in senders]
     most = max((waiting for changes in steps for _, waiting in changes), default=0)
     return Picture(
         picture.bars,
@@ -98,8 +106,13 @@ def _above_guarantee(runs: Sequence[Run], per_sender: int) -> set[tuple[str, flo
     }
 
 
-def _waiting(own: Sequence[Run]) -> list[tuple[float, int]]:
-    changes = sorted([(run.ready_at, 1) for run in own] + [(run.started_at, -1) for run in own])
+def _waiting(sender: str, runs: Sequence[Run], sent: Sequence[Sent]) -> list[tuple[float, int]]:
+    accepted = [(one.accepted_at, 1) for one in sent if one.sender == sender and one.accepted_at is not None]
+    first_starts: dict[str, float] = {}
+    for run in runs:
+        if run.sender == sender:
+            first_starts[run.document] = min(run.started_at, first_starts.get(run.document, run.started_at))
+    changes = sorted([*accepted, *((moment, -1) for moment in first_starts.values())])
     waiting, steps = 0, []
     for moment, change in changes:
         waiting += change

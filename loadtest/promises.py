@@ -44,6 +44,10 @@ def check(scenario: Scenario, figures: Figures, lending: Figures | None = None) 
         if scenario.quiet:
             found.append(_at_most("ratios.quiet_to_ideal", 1.05, figures["ratios"]["quiet_to_ideal"]))
             found.append(_at_most("ratios.quiet_done", 1.10, figures["ratios"]["quiet_done"]))
+            measured = figures["measured"]
+            found.append(
+                _at_most("first start, s", measured["longest_job_s"] or 0.0, measured["quiet_first_start_s"])
+            )
         found.append(_at_most("ratios.all_done", 1.05, figures["ratios"]["all_done"]))
         found.append(_at_least("slots_busy", 0.95, figures["slots_busy"]))
     elif lending is not None:

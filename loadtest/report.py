@@ -55,7 +55,11 @@ def render(
         promises=promises,
         lending=lending,
         picture=draw(
-            evidence.runs, scenario.senders, begin=begin, per_sender=scenario.per_sender, total=scenario.total
+            evidence.runs,
+            evidence.sent,
+            scenario.senders,
+            per_sender=scenario.per_sender,
+            total=scenario.total,
         ),
         quiet_from=quiet - begin,
         written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),

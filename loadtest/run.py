@@ -37,7 +37,7 @@ _FIRST_PROBE_INDEX = 1_000_000
 
 
 class NotReading(Exception):
-    """The documents service took a document and does not read it."""
+    """The documents service does not take documents, or takes them and does not read them."""
 
 
 @dataclass(slots=True)
@@ -165,7 +165,8 @@ class LoadTest:
         for key, text in posts:
             headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
             answer = await client.post("/api/documents", json={"text": text}, headers=headers)
-            answer.raise_for_status()
+            if answer.status_code != httpx.codes.ACCEPTED:
+                raise NotReading(f"{self._api} answered {answer.status_code} to a POST: {answer.text[:300]}")
 
         async def all_read() -> bool:
             return sum((await collect.progress(conn, tenant)).ended.values()) >= len(posts)

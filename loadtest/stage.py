@@ -55,13 +55,11 @@ class Stage:
         say("Pointing the documents service at the simulated provider.")
         given = settings(scenario, provider)
         try:
-            for name, variables in given.items():
-                await self._restart(name, variables)
+            await asyncio.gather(*(self._restart(name, variables) for name, variables in given.items()))
             yield
         finally:
             say("Giving the documents service its own settings back.")
-            for name in given:
-                await self._restart(name, None)
+            await asyncio.gather(*(self._restart(name, None) for name in given))
 
     async def _restart(self, name: str, variables: Mapping[str, str] | None) -> None:
         await asyncio.to_thread(control.restart, name, variables, self._data_dir)

@@ -39,13 +39,14 @@ class Batcher(Generic[Item, Answer]):
             while self._items:
                 batch, self._items = self._items[: self._limit], self._items[self._limit :]
                 try:
-                    answers = await self._work([item for item, _ in batch])
+                    answered = list(zip(batch, await self._work([item for item, _ in batch]), strict=True))
                 except Exception as error:
+                    # Too few answers or too many too: whose is whose cannot be known, and nobody may wait for ever.
                     for _, answer in batch:
                         if not answer.done():
                             answer.set_exception(error)
                 else:
-                    for (_, answer), value in zip(batch, answers, strict=True):
+                    for (_, answer), value in answered:
                         if not answer.done():
                             answer.set_result(value)
         finally:

@@ -13,9 +13,9 @@ of a start corrected by what it took). A level's own virtual time advances by th
 active weights, so it is what a member that was always served fairly would have used. Who wakes up joins there:
 credit is not hoarded by staying away, and debt is not lost by a short absence.
 
-Two bounds keep hours of idle slots from being settled later, when slots are scarce. What a member uses while nobody
-is owed the slot makes no debt: a start moves its level at least up to where the member stood. And a member that
-could not use its part (it ran as many as it may) brings no more credit than two of the longest recent jobs.
+Both are bounded by two of the longest recent jobs. What a member borrows while slots are idle would else be held
+against it for hours once they are scarce, and one that runs all it may (`per_key` without lending) would collect
+credit all the while for the rest of its part, which it never asked for.
 
 Cost: members that run nothing lie in a heap, the few that run something are scanned; a pick is O(log n + total).
 """
@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
 
 from messaging.message import Key
 from messaging.policy import Policy
@@ -39,8 +38,8 @@ SMOOTHING = 0.1
 LONG_MEMORY = 100
 """The longest job counts as recent until so many times its slot-seconds were used; it fades evenly."""
 
-CREDIT = 2
-"""How many of the longest recent jobs a member may be behind and be owed for it."""
+REACH = 2
+"""So many of the longest recent jobs is the most that a member may be ahead of or behind its level when it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,14 @@ class Pick:
     lent: bool
 
 
-class _Start(NamedTuple):
-    estimate: float  # slot-seconds
-    by_tenant: Moved
-    by_sender: Moved
-
-
 class _Sender(Member):
     __slots__ = ("key", "starts")
 
     def __init__(self, key: Key, weight: float) -> None:
         super().__init__(weight)
         self.key = key
-        self.starts: deque[_Start] = deque()  # what each running job was charged
+        # What each running job was charged in slot-seconds, and what that moved among the tenants and in its tenant.
+        self.starts: deque[tuple[float, Moved, Moved]] = deque()
 
 
 class _Tenant(Member):
@@ -146,10 +140,9 @@ class Fairness:
         if choice is None:
             return None
         tenant, sender = choice
-        credit = CREDIT * self._longest
-        by_tenant = self._tenants.start(tenant, self._estimate, credit)
-        by_sender = tenant.senders.start(sender, self._estimate, credit)
-        sender.starts.append(_Start(self._estimate, by_tenant, by_sender))
+        estimate, reach = self._estimate, REACH * self._longest
+        among_tenants = self._tenants.start(tenant, estimate, reach)
+        sender.starts.append((estimate, among_tenants, tenant.senders.start(sender, estimate, reach)))
         sender.turn = tenant.turn = next(self._tickets)
         self._count(tenant, sender, waiting=-1, running=1)
         return Pick(sender.key, lent)
@@ -163,14 +156,14 @@ class Fairness:
         if sender is None or not sender.running:
             raise ValueError(f"{key} has nothing running")
         tenant = self._tenants.members[key.tenant]
-        start = sender.starts.popleft()
+        estimate, among_tenants, in_tenant = sender.starts.popleft()
         if slot_seconds is None:
-            self._tenants.undo(tenant, start.by_tenant)
-            tenant.senders.undo(sender, start.by_sender)
+            self._tenants.undo(tenant, among_tenants)
+            tenant.senders.undo(sender, in_tenant)
         else:
             used = max(0.0, slot_seconds)
-            self._tenants.charge(tenant, used - start.estimate)
-            tenant.senders.charge(sender, used - start.estimate)
+            self._tenants.charge(tenant, used - estimate)
+            tenant.senders.charge(sender, used - estimate)
             self._estimate += SMOOTHING * (used - self._estimate)
             self._longest = max(used, self._longest - used / LONG_MEMORY)
         self._count(tenant, sender, running=-1)

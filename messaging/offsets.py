@@ -4,28 +4,41 @@ The commit is the next offset after the highest contiguous finished record. Cont
 were seen: compaction and transaction markers leave gaps in the numbers that no record will ever fill.
 
 Both what was seen and what is finished are kept as merged runs, so a million records in a row that finished, or that
-are parked, cost as much as one.
+are parked, cost as much as a few.
 """
 
 from bisect import bisect_right
 
+BLOCK = 16_384
+"""Offsets a block of runs spans: runs merge inside one only, so no list is long, whatever order records finish in."""
+
 
 class _Runs:
-    """Disjoint half-open runs [start, end) of offsets, ascending, merged where they touch."""
+    """Disjoint half-open runs [start, end) of offsets by block, ascending, merged where they touch."""
 
-    __slots__ = ("ends", "starts")
+    __slots__ = ("_blocks",)
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self._blocks: dict[int, tuple[list[int], list[int]]] = {}  # the starts and the ends of each block's runs
+
+    def __len__(self) -> int:
+        return sum(len(starts) for starts, _ in self._blocks.values())
 
     def __contains__(self, offset: int) -> bool:
-        index = bisect_right(self.starts, offset) - 1
-        return index >= 0 and offset < self.ends[index]
+        block = self._blocks.get(offset // BLOCK)
+        if block is None:
+            return False
+        starts, ends = block
+        index = bisect_right(starts, offset) - 1
+        return index >= 0 and offset < ends[index]
 
     def add(self, offset: int) -> None:
         """Add one offset that is not in it."""
-        starts, ends = self.starts, self.ends
+        block = self._blocks.get(offset // BLOCK)
+        if block is None:
+            self._blocks[offset // BLOCK] = [offset], [offset + 1]
+            return
+        starts, ends = block
         index = bisect_right(starts, offset)
         joins_left = index > 0 and ends[index - 1] == offset
         joins_right = index < len(starts) and starts[index] == offset + 1
@@ -40,16 +53,25 @@ class _Runs:
             starts.insert(index, offset)
             ends.insert(index, offset + 1)
 
-    def drop_below(self, offset: int) -> None:
-        """Forget everything below `offset`."""
-        index = bisect_right(self.starts, offset)
-        if index and self.ends[index - 1] > offset:
-            index -= 1
-            self.starts[index] = offset
-        del self.starts[:index], self.ends[:index]
+    def first_of_block(self, offset: int) -> tuple[int, int] | None:
+        """The first run in the block of that offset."""
+        block = self._blocks.get(offset // BLOCK)
+        return (block[0][0], block[1][0]) if block else None
+
+    def drop_first(self, end: int) -> None:
+        """Forget the offsets below `end` of the first run in the block of `end - 1`."""
+        number = (end - 1) // BLOCK
+        starts, ends = self._blocks[number]
+        if ends[0] > end:
+            starts[0] = end
+            return
+        del starts[0], ends[0]
+        if not starts:
+            del self._blocks[number]
 
     def first(self) -> int | None:
-        return self.starts[0] if self.starts else None
+        """The lowest offset, when all were added in ascending order."""
+        return next((starts[0] for starts, _ in self._blocks.values()), None)
 
 
 class PartitionOffsets:
@@ -70,7 +92,7 @@ class PartitionOffsets:
         """A record was read, in ascending order. False: an older one, read again; it is known already."""
         if offset < self._next:
             return False
-        if self._position is None or not self._seen.starts:
+        if not self.pending:
             # Nothing is pending below: the numbers skipped belong to no record.
             self._position = offset
         self._seen.add(offset)
@@ -88,16 +110,15 @@ class PartitionOffsets:
         return True
 
     def _advance(self) -> None:
-        # While the first finished run begins at the first seen record, both move past its end.
-        while self._finished.starts and self._finished.starts[0] == self._seen.starts[0]:
-            end = self._finished.ends[0]
-            self._finished.drop_below(end)
-            self._seen.drop_below(end)
-            first = self._seen.first()
-            if first is None:
-                self._position = self._next
+        # While the first record seen begins a finished run, both move past its end.
+        while (first := self._seen.first()) is not None:
+            run = self._finished.first_of_block(first)
+            if run is None or run[0] != first:
+                self._position = first
                 return
-            self._position = first
+            self._finished.drop_first(run[1])
+            self._seen.drop_first(run[1])
+        self._position = self._next
 
     def committable(self) -> int | None:
         """The next offset to commit; None when the broker has it already or nothing was seen."""

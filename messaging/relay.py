@@ -60,6 +60,7 @@ class Relay:
         self._process = f"{socket.gethostname()}:{os.getpid()}"
         self._stop = threading.Event()
         self._seen_at = time.monotonic()
+        self._progressed = False
         self._thread = threading.Thread(target=self._run, name=f"relay-{name}", daemon=True)
 
     def start(self) -> None:
@@ -80,7 +81,7 @@ class Relay:
     def _run(self) -> None:
         delay = BACKOFF_MIN
         while not self._stop.is_set():
-            started_at = time.monotonic()
+            self._progressed = False
             try:
                 with psycopg.connect(self._conninfo, autocommit=True) as connection:
                     self._serve(connection)
@@ -92,7 +93,7 @@ class Relay:
                 # Whatever it was, the rows are still in the outbox: begin again from the stored position.
                 self._record(error)
             self._seen_at = time.monotonic()
-            delay = BACKOFF_MIN if self._seen_at > started_at + 10.0 else min(BACKOFF_MAX, delay * 2)
+            delay = BACKOFF_MIN if self._progressed else min(BACKOFF_MAX, delay * 2)
             self._stop.wait(delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, guards nothing
 
     def _serve(self, connection: Connection) -> None:
@@ -117,6 +118,7 @@ class Relay:
         try:
             term.serve()
         finally:
+            self._progressed = term.moves > 0
             self.leading = False
             telemetry.RELAY_LEADER.labels(name).set(0)
             log.info("relay.led", relay=name)

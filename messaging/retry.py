@@ -76,8 +76,11 @@ def longest_wait(attempt: int, backoff: Backoff) -> float:
 
 def describe(error: BaseException) -> str:
     """An error in one bounded line without control characters. Errors from outside the tree say their type."""
-    text = " ".join(str(error).split())
-    if not isinstance(error, MessagingError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    text = "".join(c for c in text or type(error).__name__ if unicodedata.category(c)[0] != "C")
+    # Cut before it is looked at: some errors quote all they were given.
+    start = str(error)[: 4 * LONGEST_MESSAGE]
+    text = " ".join("".join(c for c in start if c.isspace() or unicodedata.category(c)[0] != "C").split())
+    if not text:
+        text = type(error).__name__
+    elif not isinstance(error, MessagingError):
+        text = f"{type(error).__name__}: {text}"
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

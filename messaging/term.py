@@ -58,6 +58,8 @@ class Term:
     """Leads until told to stop, or until an error says that this process cannot lead. One thread, one connection."""
 
     def __init__(self, connection: Connection, leader: Leader, assignment: Assignment, stop: threading.Event) -> None:
+        self.moves = 0
+        """How often the stored position has moved."""
         self._leader = leader
         self._name = assignment.name
         self._stop = stop
@@ -121,6 +123,7 @@ class Term:
         self._leader.ensure()
         self._positions.move(last.end, refused)
         self._saved_at = time.monotonic()
+        self.moves += 1
         telemetry.RELAY_PUBLISHED.labels(self._name).inc(rows - len(refused))
         for row, error in refused:
             telemetry.RELAY_REFUSED.labels(self._name).inc()

@@ -8,7 +8,7 @@ has caught up with what they used, so millions of senders that come once leave n
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 FORGOTTEN_AT_ONCE = 4
 """Most debtors forgotten in one call: more than can come, and no call is long when thousands fall due together."""
@@ -33,19 +33,15 @@ class Member:
 
     @property
     def active(self) -> bool:
-        return self.waiting > 0 or self.running > 0
+        return bool(self.waiting or self.running)
 
     def rank(self) -> tuple[float, int]:
         """Lowest first: least used, longest waiting."""
         return self.virtual, self.turn
 
 
-class Moved(NamedTuple):
-    """By how much a start moved virtual time, its member's and the level's."""
-
-    member: float
-    level: float
-
+Moved = tuple[float, float]
+"""By how much a start moved virtual time: its member's and the level's."""
 
 Name = TypeVar("Name")
 M = TypeVar("M", bound=Member)
@@ -67,22 +63,27 @@ class Level(Generic[Name, M]):
 
     def count(self, name: Name, member: M, waiting: int, running: int, tickets: "count[int]") -> None:
         """Change a member's counts and put it where it is found; forget it when neither is left."""
-        was_active, was_waiting = member.active, member.waiting > 0
+        was_waiting = member.waiting
+        was_active = was_waiting or member.running
         member.waiting += waiting
         member.running += running
-        if member.active != was_active:
-            sign = 1 if member.active else -1
-            self._active += sign
-            # From 0 again when it can be, so that rounding errors do not add up over the years.
-            self.weights = self.weights + sign * member.weight if self._active else 0.0
+        active = member.waiting or member.running
+        if active and not was_active:
+            self._active += 1
+            self.weights += member.weight
             self._heaviest = max(self._heaviest, member.weight)
+        elif was_active and not active:
+            self._active -= 1
+            # From 0 again when it can be, so that rounding errors do not add up over the years.
+            self.weights = self.weights - member.weight if self._active else 0.0
         if member.waiting and not was_waiting:
             member.virtual = max(member.virtual, self.virtual)
             member.turn = next(tickets)
         self._place(member)
-        if not member.active:
+        if not active:
             self._forget(name, member, next(tickets))
-        self._forget_debtors()
+        if self._debtors:
+            self._forget_debtors()
 
     def serves(self, fits: Callable[[M], bool]) -> bool:
         """Whether somebody here may have a slot. `fits` is asked of those who run something."""
@@ -100,18 +101,21 @@ class Level(Generic[Name, M]):
         candidates = [member for member in self._busy if fits(member)]
         if idle is not None:
             candidates.append(idle)
-        limit = min(((member.running + 1) / member.weight for member in candidates), default=0.0)
-        even = (member for member in candidates if member.running / member.weight < limit)
-        return min(even, key=Member.rank, default=None)
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        limit = min([(member.running + 1) / member.weight for member in candidates])
+        return min([member for member in candidates if member.running / member.weight < limit], key=Member.rank)
 
     def start(self, member: M, seconds: float, reach: float) -> Moved:
         """Charge a start. Beyond `reach` slot-seconds (at the mean weight) no credit is kept, and no debt."""
-        before = member.virtual, self.virtual
+        mine, all_ = member.virtual, self.virtual
         reach *= self._active / self.weights
-        member.virtual = max(member.virtual, self.virtual - reach)
-        self.virtual = max(self.virtual, member.virtual - reach)
+        if mine < all_ - reach:
+            member.virtual = all_ - reach
+        elif all_ < mine - reach:
+            self.virtual = mine - reach
         self.charge(member, seconds)
-        return Moved(member.virtual - before[0], self.virtual - before[1])
+        return member.virtual - mine, self.virtual - all_
 
     def charge(self, member: M, seconds: float) -> None:
         """Add (or take back) slot-seconds of an active member."""
@@ -120,8 +124,8 @@ class Level(Generic[Name, M]):
 
     def undo(self, member: M, moved: Moved) -> None:
         """As if that start had not been."""
-        member.virtual -= moved.member
-        self.virtual -= moved.level
+        member.virtual -= moved[0]
+        self.virtual -= moved[1]
 
     def _place(self, member: M) -> None:
         waits_idle = member.waiting > 0 and not member.running

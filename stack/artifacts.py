@@ -123,7 +123,8 @@ class Store:
                     os.replace(fetched, path)
                     return
                 fault = f"{path.name} is not the file the lock names: its sha256 is {found}."
-            artifact.cached_path.unlink(missing_ok=True)
+            if artifact.cached_path is not None:
+                artifact.cached_path.unlink(missing_ok=True)
         raise DownloadFailed(fault)
 
     def _unpack(self, archive: Path, folder: Path) -> None:

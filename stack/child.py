@@ -24,6 +24,7 @@ class System:
 class Child:
     """How to run one child.
 
+    ports         where it listens, to tell why it could not start
     needs         names of the children that must be ready before this one starts, also before a restart
     prepare       run before each start, once what it needs is ready; may be slow, must be safe to repeat
     probe         raises when the child is not ready (NotReady, or whatever its client raises)
@@ -37,6 +38,7 @@ class Child:
     command: tuple[str, ...]
     address: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ports: tuple[int, ...] = ()
     needs: tuple[str, ...] = ()
     prepare: Callable[[], Awaitable[None]] | None = None
     probe: Callable[[], Awaitable[None]] | None = None

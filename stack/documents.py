@@ -48,11 +48,13 @@ def _process(role: str, url: str, environment: Mapping[str, str]) -> Child:
         if answer.status_code != 200:
             raise NotReady(f"/readyz answered {answer.status_code}: {answer.text[:150]}")
 
+    port = url.rpartition(":")[2]
     return Child(
         name=f"{SERVICE}-{role}",
         command=(sys.executable, "-P", "-m", f"services.{SERVICE}.main", role),
         address=url,
-        environment={**environment, "WORKBOT_PORT": url.rpartition(":")[2]},
+        environment={**environment, "WORKBOT_PORT": port},
+        ports=(int(port),),
         needs=(*INFRA, "deploy"),
         probe=probe,
         grace=20.0,

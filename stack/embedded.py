@@ -56,6 +56,7 @@ class Embedded:
         self._ephemeral = ephemeral
         self._started_at = time.time()
         self._lock: int | None = None
+        self._claims = ports.Claims()
         self._stopping = False
         self._fixed_ports = {**settings.fixed_ports(), **(fixed_ports or {})}
         self.supervisor: Supervisor
@@ -90,12 +91,13 @@ class Embedded:
             os.close(descriptor)
         keys.ensure(self.layout)
         self.home = pghome.find(self.layout, self._settings.postgres_user)
-        self.ports = ports.choose(self._fixed_ports, state.read(self.layout.state).ports, ports.is_free)
+        self.ports = ports.choose(self._fixed_ports, state.read(self.layout.state).ports, self._claims.take)
         self.plan = plan.make(self.layout, self.home, self.ports, self._store)
         self.endpoints = self.plan.endpoints()
         state.write(self.layout.state, state.State(self.ports, os.getpid()))
 
     def _release(self) -> None:
+        self._claims.release()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -6,6 +6,7 @@ behind. The guard exits as the child did. Only the standard library is used here
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import select
@@ -50,6 +51,11 @@ def argv(
     return [sys.executable, "-P", "-m", "stack.guard", *options, "--", *command]
 
 
+def die_with_parent(number: int) -> None:
+    """Have the kernel send us this signal when the thread that started us ends: the second belt, Linux only."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -70,7 +76,7 @@ class _Guard:
             signal.signal(number, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self._on_stop)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)
         if os.getppid() != self._options.parent:
             return 0
         try:
@@ -79,7 +85,9 @@ class _Guard:
             sys.stderr.write(f"{self._options.command[0]}: {error.strerror}\n")
             return 127
         if self._options.report is not None:
-            os.write(self._options.report, b"%d\n" % child.pid)
+            # Nobody reads any more when the parent has just let go: the leash tells it next.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._options.report, b"%d\n" % child.pid)
             os.close(self._options.report)
         code = self._watch(child)
         _signal_group(child.pid, signal.SIGKILL)
@@ -96,7 +104,7 @@ class _Guard:
             group=gid,
             extra_groups=None if uid is None else [],
             pass_fds=() if self._options.lock is None else (self._options.lock,),
-            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, last_signal),
+            preexec_fn=lambda: die_with_parent(last_signal),
         )
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:

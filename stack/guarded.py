@@ -63,6 +63,7 @@ class Guarded:
             run.pid = await _read_pid(report_reader)
         except BaseException:
             run.release()
+            await process.wait()
             raise
         return run
 

@@ -74,6 +74,7 @@ class Kafka:
             name="kafka",
             command=self._java("kafka.Kafka", str(self._config), heap_megabytes=512),
             address=self.bootstrap,
+            ports=(self._port, self._controller_port),
             environment=ENVIRONMENT,
             prepare=self._prepare,
             probe=self._probe,

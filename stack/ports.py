@@ -1,6 +1,7 @@
-"""Which port each child gets: pure, given what is remembered, what is fixed and what is free."""
+"""Which port each child gets: `choose` decides, `Claims` asks the system and holds what was chosen."""
 
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 from messaging.errors import Misconfigured
@@ -38,10 +39,10 @@ def setting(name: str) -> str:
 def choose(
     fixed: Mapping[str, int],
     remembered: Mapping[str, int],
-    is_free: Callable[[int], bool],
+    claim: Callable[[int], bool],
     defaults: Mapping[str, int] = DEFAULTS,
 ) -> dict[str, int]:
-    """One port for each name in `defaults`, no port twice.
+    """One port for each name in `defaults`, no port twice. `claim` says whether a port can be had, and then keeps it.
 
     A fixed one is used as it is; else the one remembered from the last run, the default, or the nearest free one in
     steps of `STEP`. Raises PortTaken for a fixed port in use or given twice, Misconfigured for an unknown name.
@@ -53,15 +54,45 @@ def choose(
     for name in (*(n for n in defaults if n in fixed), *(n for n in defaults if n not in fixed)):
         used = set(chosen.values())
         if name in fixed:
-            if fixed[name] in used or not is_free(fixed[name]):
+            if fixed[name] in used or not claim(fixed[name]):
                 raise PortTaken(name, fixed[name])
             chosen[name] = fixed[name]
         else:
             candidates = (remembered.get(name, defaults[name]), *range(defaults[name], 65536, STEP))
-            chosen[name] = next((p for p in candidates if p not in used and is_free(p)), 0)
+            chosen[name] = next((p for p in candidates if p not in used and claim(p)), 0)
             if not chosen[name]:
                 raise Misconfigured(f"No free port found for {name}; give one with {setting(name)}.")
     return {name: chosen[name] for name in defaults}
+
+
+class Claims:
+    """Ports this stack has chosen. Other stacks on the machine see the claim before the child listens.
+
+    A claim is a name in Linux's abstract socket space: the kernel gives it back however the holder ends. Elsewhere
+    there are no claims, only the look whether the port is free.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take(self, port: int) -> bool:
+        """Claim a port; False when somebody listens there or has claimed it."""
+        if not is_free(port):
+            return False
+        if sys.platform == "linux":
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                claim.bind(f"\0workbot-port-{port}")
+            except OSError:
+                claim.close()
+                return False
+            self._held.append(claim)
+        return True
+
+    def release(self) -> None:
+        """Give every claim back."""
+        while self._held:
+            self._held.pop().close()
 
 
 def is_free(port: int) -> bool:

@@ -60,6 +60,7 @@ class Postgres:
             name="postgres",
             command=(self._home.program("postgres"), "-D", str(self._home.data), "-p", str(self.port), *options),
             address=f"127.0.0.1:{self.port}",
+            ports=(self.port,),
             environment=_ENVIRONMENT,
             prepare=self._prepare,
             probe=self._probe,

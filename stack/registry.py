@@ -41,6 +41,7 @@ class Registry:
             name="registry",
             command=java("-jar", str(self._home / "quarkus-run.jar"), heap_megabytes=256),
             address=f"http://127.0.0.1:{self._port}",
+            ports=(self._port, self._management_port),
             environment={
                 **ENVIRONMENT,
                 "QUARKUS_HTTP_HOST": "127.0.0.1",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from stack import order
+from stack import order, ports
 from stack.backoff import Restart
 from stack.child import Child
 from stack.guarded import Guarded
@@ -149,6 +149,9 @@ class Supervisor:
                 continue
             life.failures = self._restart.failures(life.failures, time.monotonic() - began)
             delay = self._restart.delay(life.failures)
+            taken = [str(port) for port in life.child.ports if not ports.is_free(port)]
+            if taken:
+                fault += f"; port {', '.join(taken)} is taken, `workbot down` and `up` choose another"
             await self._enter(life, Phase.DIED, f"{fault}; starts again in {delay:g} s")
             async with self._changed:
                 with contextlib.suppress(TimeoutError):

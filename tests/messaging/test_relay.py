@@ -357,9 +357,9 @@ def test_no_wake_up_is_ever_lost(service: Service, seed: int) -> None:
         bell, cursor = Bell(connection), service.cursor(connection, "commit")
         sleeping, pending, unread = False, [0, 0, 0], 0
         try:
-            for step in range(250):
-                at = rng.randrange(5)
-                if at < 3 and rng.random() < 0.6:
+            for step in range(500):
+                at = rng.randrange(6)
+                if at < 3 and rng.random() < 0.4:
                     write(writers[at], "t", f"{step}")
                     pending[at] += 1
                 elif at < 3:
@@ -463,7 +463,7 @@ def position(service: Service) -> "list[tuple[object, ...]]":
 def test_postgres_away_and_back(service: Service, infra: Infra, topic: Callable[..., str], relaying: Start) -> None:
     """The relay's connections are cut and refused for a while, as in a restart: it comes back by itself."""
     name = topic()
-    proxy = Proxy(host_of(service.conninfo))
+    proxy = Proxy(host_of(service.conninfo), kafka=False)
     host, port = proxy.address.split(":")
     try:
         with (

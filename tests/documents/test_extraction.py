@@ -1,0 +1,182 @@
+"""Text out of files: real PDFs, broken ones, and a pool that outlives what they do to it."""
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from random import Random
+
+import psutil
+import pypdf
+import pytest
+
+from loadtest import breakage, pdf
+from messaging.errors import NotRetryable, Retryable
+from services.documents.extraction import Extraction
+
+LINES = ["INVOICE", "Supplier: Acme (Paris) & Söhne", "Total: 12.00 EUR"]
+FILE = pdf.write([LINES, ["page two"]], identity=b"0" * 16)
+
+
+@pytest.fixture
+async def extraction() -> AsyncIterator[Extraction]:
+    pool = Extraction(2, 20.0)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+def protected(user: str, owner: str | None = None, algorithm: str = "AES-256") -> bytes:
+    writer = pypdf.PdfWriter(clone_from=io.BytesIO(FILE.data))
+    writer.encrypt(user, owner, algorithm=algorithm)
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def written(pages: int) -> bytes:
+    writer = pypdf.PdfWriter()
+    for _ in range(pages):
+        writer.add_blank_page(100, 100)
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+async def test_the_text_of_a_pdf_page_by_page(extraction: Extraction) -> None:
+    text = await extraction.text("pdf", FILE.data)
+    assert text == "\n".join(LINES) + "\fpage two"
+
+
+async def test_a_pdf_without_words_is_no_error(extraction: Extraction) -> None:
+    assert (await extraction.text("pdf", written(2))).strip() == ""
+
+
+async def test_what_a_mail_gateway_appends_does_no_harm(extraction: Extraction) -> None:
+    assert "Acme" in await extraction.text("pdf", FILE.data + b"\r\n" * 3000)
+
+
+async def test_a_pdf_that_only_its_owner_may_change_can_be_read(extraction: Extraction) -> None:
+    assert "Acme" in await extraction.text("pdf", protected("", "owner"))
+
+
+BROKEN = {
+    "cut to a half": (FILE.data[: len(FILE.data) // 2], "truncated_pdf"),
+    "cut by its last line": (FILE.data[:-8], "truncated_pdf"),
+    "cut to its header": (FILE.data[:20], "truncated_pdf"),
+    "a password": (protected("secret"), "password_protected"),
+    "an old password": (protected("secret", algorithm="RC4-128"), "password_protected"),
+    "no pages": (written(0), "malformed_pdf"),
+    "nothing but both ends": (b"%PDF-1.7\nhello\n%%EOF\n", "malformed_pdf"),
+} | {kind.__name__: (kind(FILE, Random(1)), None) for kind in breakage.KINDS}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_broken_pdf_says_what_is_wrong_with_it(extraction: Extraction, case: str) -> None:
+    data, reason = BROKEN[case]
+    with pytest.raises(NotRetryable) as error:
+        await extraction.text("pdf", data)
+    assert error.value.reason == reason or (reason is None and error.value.reason.endswith("_pdf"))
+    assert str(error.value).startswith("The PDF ")
+    assert str(error.value).endswith(".")
+
+
+async def test_a_file_that_hangs_is_given_up_and_the_pool_goes_on() -> None:
+    """A stopped process is what a file that sends the native code into an endless loop looks like from outside."""
+    pool = Extraction(2, 1.0)
+    await pool.start()
+    stuck, _ = pool.pids()
+    os.kill(stuck, signal.SIGSTOP)
+    results = await asyncio.gather(*(pool.text("pdf", FILE.data) for _ in range(6)), return_exceptions=True)
+    failures = [result for result in results if not isinstance(result, str)]
+    assert len(failures) == 1
+    assert isinstance(failures[0], Retryable)
+    await _until_replaced(pool, stuck)
+    assert not psutil.pid_exists(stuck)
+    assert len(set(await asyncio.gather(*(pool.text("pdf", FILE.data) for _ in range(4))))) == 1
+    await pool.close()
+
+
+async def test_a_file_that_kills_its_process_costs_nobody_else(extraction: Extraction) -> None:
+    """The large file needs a while to be handed over, so the kill comes in the middle."""
+    first, second = extraction.pids()
+    os.kill(first, signal.SIGSTOP)
+    os.kill(second, signal.SIGSTOP)
+    running = [asyncio.create_task(extraction.text("pdf", FILE.data)) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    os.kill(first, signal.SIGKILL)
+    os.kill(second, signal.SIGCONT)
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert [type(result) for result in results].count(Retryable) == 1
+    assert sum(isinstance(result, str) for result in results) == 3
+
+
+async def test_an_idle_process_that_dies_is_noticed_by_nobody(extraction: Extraction) -> None:
+    for pid in extraction.pids():
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    assert len(await asyncio.gather(*(extraction.text("pdf", FILE.data) for _ in range(5)))) == 5
+
+
+async def test_a_cancelled_reading_leaves_no_answer_to_the_next(extraction: Extraction) -> None:
+    other = pdf.write([["another document"]], identity=b"1" * 16).data
+    for _ in range(10):
+        reading = asyncio.create_task(extraction.text("pdf", FILE.data))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
+        assert await extraction.text("pdf", other) == "another document"
+
+
+async def test_the_processes_end_with_the_pool() -> None:
+    pool = Extraction(2, 1.0)
+    await pool.start()
+    pids = pool.pids()
+    await pool.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_the_processes_end_with_a_parent_that_is_killed() -> None:
+    """Also one that is in the middle of a file, and so does not see that its stdin has closed."""
+    program = """
+import asyncio
+from services.documents.extraction import Extraction
+
+async def main():
+    pool = Extraction(2, 60.0)
+    await pool.start()
+    print(*pool.pids(), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+async def test_a_page_becomes_text(extraction: Extraction) -> None:
+    page = "<title>Rechnung</title><style>p {}</style><p>Größe: <b>3</b></p><script>evil()</script><p>Ende".encode()
+    assert await extraction.text("html", page) == "Rechnung\nGröße: 3\nEnde"
+
+
+async def _until_replaced(pool: Extraction, pid: int) -> None:
+    async with asyncio.timeout(10):
+        while pid in pool.pids() or len(pool.pids()) < 2:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,243 @@
+"""A real stack from its first start to its end: what a person does to it, and what befalls it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+from psycopg.conninfo import make_conninfo
+
+from messaging.settings import read_secret
+from stack import control, daemon, guard, pghome, state
+from stack.layout import Layout
+from stack.status import Status
+from tests.fixtures.stack import free_ports
+from tests.stack.processes import alive, descendants, wait
+
+WORKBOT = str(Path(sys.executable).with_name("workbot"))
+
+
+@dataclass
+class Machine:
+    """One data directory and the supervisor that was last started on it."""
+
+    data_dir: Path
+    ports: dict[str, int] = field(default_factory=free_ports)
+    supervisor: "subprocess.Popen[bytes] | None" = None
+
+    def up(self, ports: dict[str, int]) -> Status:
+        """Start the servers without the services; they end with the test run, were that killed."""
+        self.supervisor = subprocess.Popen(
+            daemon.command(self.data_dir, services=False, ports=ports),
+            preexec_fn=lambda: guard.die_with_parent(signal.SIGKILL),
+        )
+        wait(lambda: control.is_running(self.data_dir) and Layout(self.data_dir).control_socket.exists())
+        return control.wait_until_ready(self.data_dir)
+
+    def workbot(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [WORKBOT, "--data-dir", str(self.data_dir), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    def admin(self) -> "psycopg.Connection[tuple[object, ...]]":
+        address = control.endpoints(self.data_dir).admin
+        password = read_secret(address.password_file, "the superuser's password")
+        return psycopg.connect(make_conninfo(address.url, password=password), autocommit=True)
+
+    def topics(self) -> set[str]:
+        admin = AdminClient({"bootstrap.servers": control.endpoints(self.data_dir).kafka})
+        return set(admin.list_topics(timeout=10).topics)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory(prefix="workbot-test-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)
+        made = Machine(Path(folder) / "stack")
+        made.up(made.ports)
+        yield made
+        control.stop(made.data_dir)
+        assert made.supervisor is not None
+        made.supervisor.wait(30)
+
+
+def test_everything_listens_on_loopback_only(machine: Machine) -> None:
+    heard = listening(descendants(control.status(machine.data_dir).pid))
+    names = ("postgres", "kafka", "kafka-controller", "registry", "registry-management")
+    assert {port for _, port in heard} == {machine.ports[name] for name in names}
+    assert {address for address, _ in heard} == {"127.0.0.1"}
+
+
+def test_secrets_are_their_owner_s_alone_and_nowhere_else(machine: Machine) -> None:
+    layout = Layout(machine.data_dir)
+    paths = list(layout.secrets.iterdir())
+    assert len(paths) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    assert stat.S_IMODE(layout.secrets.stat().st_mode) == 0o700
+    assert stat.S_IMODE(layout.control_socket.stat().st_mode) == 0o600
+    told = [
+        path.read_bytes()
+        for path in (*layout.logs.iterdir(), *layout.run.glob("*.*"), layout.state)
+        if path.is_file()
+    ]
+    for pid in descendants(control.status(machine.data_dir).pid):
+        with contextlib.suppress(FileNotFoundError):
+            told.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    for path in paths:
+        secret = path.read_bytes().strip()
+        assert len(secret) == 43
+        assert not any(secret in text for text in told), path.name
+
+
+def test_a_second_start_is_refused_and_told_which_one_runs(machine: Machine) -> None:
+    pid = control.status(machine.data_dir).pid
+    for arguments in (("up",), ("up", "--detach")):
+        refused = machine.workbot(*arguments)
+        assert refused.returncode == 1
+        assert f"already running on {machine.data_dir} (pid {pid})" in refused.stderr
+        assert f"127.0.0.1:{machine.ports['kafka']}" in refused.stderr
+    assert control.status(machine.data_dir).pid == pid
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        refused = Machine(tmp_path / "stack").workbot("up", "--detach", "--port", f"kafka={port}")
+    assert refused.returncode == 1
+    assert f"Port {port} for kafka is taken" in refused.stderr
+    assert "WORKBOT_PORT_KAFKA" in refused.stderr
+
+
+def test_three_deploy_steps_at_once_on_an_empty_stack_all_succeed(machine: Machine) -> None:
+    command = [sys.executable, "-m", "stack.deploy", "--data-dir", str(machine.data_dir)]
+    steps = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for step in steps:
+        _, errors = step.communicate(timeout=60)
+        assert (step.returncode, errors) == (0, "")
+    assert {"documents.jobs", "documents.jobs.reader.retry", "documents.jobs.reader.dlq"} <= machine.topics()
+    with machine.admin() as connection:
+        owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'documents'"
+        assert connection.execute(owner).fetchone() == ("workbot_owner",)
+    for again in (("migrate",), ("topics", "create"), ("schemas", "register")):
+        assert machine.workbot(*again).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["postgres", "registry", "kafka"])
+def test_a_killed_child_comes_back(machine: Machine, name: str) -> None:
+    before = control.status(machine.data_dir).child(name)
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    wait(lambda: control.status(machine.data_dir).child(name).restarts > before.restarts, 30)
+    after = control.wait_until_ready(machine.data_dir).child(name)
+    assert after.pid not in (None, before.pid)
+
+
+def test_a_kill_of_the_supervisor_ends_every_child_and_the_next_start_finds_everything(machine: Machine) -> None:
+    with machine.admin() as connection:
+        connection.execute("CREATE TABLE kept (word text)")
+        connection.execute("INSERT INTO kept VALUES ('still here')")
+    kept_topics = machine.topics()
+    home = control.endpoints(machine.data_dir).postgres_data
+    pids = descendants(control.status(machine.data_dir).pid)
+    assert len(pids) >= 6
+    if os.geteuid() == 0:
+        assert any(Path(f"/proc/{pid}").stat().st_uid != 0 for pid in pids), "Postgres must not run as root"
+    assert machine.supervisor is not None
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    wait(lambda: not any(alive(pid) for pid in pids), 30)
+
+    # The number in a left-over pid file now belongs to somebody else.
+    plant_pid_file(home / "postmaster.pid", os.getpid())
+    machine.up({})
+    assert state.read(Layout(machine.data_dir).state).ports == machine.ports
+    with machine.admin() as connection:
+        assert connection.execute("SELECT word FROM kept").fetchall() == [("still here",)]
+    assert machine.topics() == kept_topics
+
+
+def test_a_start_right_after_a_kill_waits_for_the_old_children(machine: Machine) -> None:
+    pids = descendants(control.status(machine.data_dir).pid)
+    assert machine.supervisor is not None
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    machine.up({})
+    assert not any(alive(pid) for pid in pids)
+    assert state.read(Layout(machine.data_dir).state).ports == machine.ports
+
+
+def test_status_and_logs_show_what_runs(machine: Machine) -> None:
+    shown = machine.workbot("status")
+    assert shown.returncode == 0
+    for name in ("postgres", "kafka", "registry"):
+        assert name in shown.stdout
+    assert "database system is ready" in machine.workbot("logs", "postgres", "-n", "200").stdout
+    unknown = machine.workbot("logs", "zookeeper")
+    assert unknown.returncode == 1
+    assert "kafka, postgres, registry" in unknown.stderr
+
+
+def test_down_stops_it_and_says_so_when_nothing_runs(machine: Machine) -> None:
+    pids = descendants(control.status(machine.data_dir).pid)
+    stopped = machine.workbot("down")
+    assert (stopped.returncode, stopped.stdout) == (0, "The stack has stopped.\n")
+    assert not any(alive(pid) for pid in pids)
+    again = machine.workbot("down")
+    assert (again.returncode, again.stdout) == (0, f"No stack is running on {machine.data_dir}.\n")
+    assert machine.workbot("status").returncode == 1
+    assert machine.data_dir.exists()
+
+
+def listening(pids: set[int]) -> set[tuple[str, int]]:
+    """Every TCP address these processes listen on; IPv4 ones without their IPv6 clothing."""
+    inodes = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+    heard = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text("ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                raw, _, port = fields[1].partition(":")
+                words = bytes.fromhex(raw)
+                packed = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                heard.add((socket.inet_ntop(family, packed).removeprefix("::ffff:"), int(port, 16)))
+    return heard
+
+
+def plant_pid_file(path: Path, pid: int) -> None:
+    if path.exists():
+        lines = path.read_text("ascii").splitlines()
+        path.write_text("\n".join([str(pid), *lines[1:]]) + "\n", "ascii")
+    else:
+        path.write_text(f"{pid}\n{path.parent}\n{int(time.time())}\n", "ascii")
+    if os.geteuid() == 0:
+        shutil.chown(path, path.parent.stat().st_uid, path.parent.stat().st_gid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user for Postgres")
+def test_root_never_opens_a_closed_folder(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    layout = Layout(closed / "stack")
+    layout.create()
+    home = pghome.find(layout, "workbot-postgres")
+    assert home.user is not None
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    assert home.data.parent == pghome.CLOSED_HOME
+    assert stat.S_IMODE(pghome.CLOSED_HOME.stat().st_mode) == 0o700
+    assert pghome.reachable(pghome.CLOSED_HOME, home.user)
+    assert not pghome.reachable(layout.data, home.user)

@@ -1,0 +1,36 @@
+"""Who may start, and who must stop first."""
+
+import pytest
+
+from messaging.errors import Misconfigured
+from stack import order
+
+NEEDS = {
+    "postgres": (),
+    "kafka": (),
+    "registry": ("postgres",),
+    "deploy": ("postgres", "kafka", "registry"),
+    "api": ("deploy", "postgres"),
+}
+
+
+def test_what_starts_together() -> None:
+    assert order.levels(NEEDS) == [["postgres", "kafka"], ["registry"], ["deploy"], ["api"]]
+
+
+def test_a_child_waits_for_everything_it_needs() -> None:
+    assert not order.may_start("deploy", NEEDS, {"postgres", "kafka"})
+    assert order.may_start("deploy", NEEDS, {"postgres", "kafka", "registry"})
+
+
+def test_a_child_stops_once_nothing_that_runs_needs_it() -> None:
+    assert not order.may_stop("postgres", NEEDS, {"postgres", "registry"})
+    assert order.may_stop("postgres", NEEDS, {"postgres", "kafka"})
+    assert order.may_stop("api", NEEDS, set(NEEDS))
+
+
+def test_a_circle_and_an_unknown_name_are_refused() -> None:
+    with pytest.raises(Misconfigured, match="circle: a, b"):
+        order.check({"a": ("b",), "b": ("a",)})
+    with pytest.raises(Misconfigured, match="a needs c"):
+        order.check({"a": ("c",)})

@@ -1,0 +1,204 @@
+"""The supervisor with small children of its own: order, deaths, restarts, the end."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from messaging.errors import Misconfigured
+from stack.backoff import Restart
+from stack.child import Child, NotReady
+from stack.layout import Layout
+from stack.status import Phase
+from stack.supervisor import Life, Supervisor
+from tests.stack.processes import alive
+
+# Becomes ready by making its flag file; says in it what it was given.
+SERVER = """
+import os, signal, sys, time
+flag = sys.argv[1]
+def end(*_):
+    os.unlink(flag)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+open(flag, "w").write(os.environ.get("WORD", ""))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path / "stack")
+    made.create()
+    return made
+
+
+def server(layout: Layout, name: str, *needs: str, code: str = SERVER, **options: object) -> Child:
+    flag = layout.root / name
+
+    async def prepare() -> None:
+        flag.unlink(missing_ok=True)
+
+    async def probe() -> None:
+        if not flag.exists():
+            raise NotReady("no flag yet")
+
+    settings: dict[str, object] = {"prepare": prepare, "probe": probe, "grace": 5.0, **options}
+    return Child(name, (sys.executable, "-c", code, str(flag)), needs=needs, **settings)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(layout: Layout, *children: Child) -> AsyncIterator[tuple[Supervisor, list[str]]]:
+    """A supervisor that runs these, and the log of every phase entered."""
+    seen: list[str] = []
+
+    def note(life: Life) -> None:
+        entry = f"{life.child.name} {life.phase}"
+        if not seen or seen[-1] != entry:
+            seen.append(entry)
+
+    supervisor = Supervisor(layout, children, note, Restart(base=0.05, cap=0.2, healthy=60))
+    task = asyncio.create_task(supervisor.run())
+    try:
+        yield supervisor, seen
+    finally:
+        supervisor.stop()
+        await asyncio.wait_for(task, 20)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def ready(supervisor: Supervisor) -> None:
+    await asyncio.wait_for(supervisor.until_ready(), 10)
+
+
+async def test_children_start_after_what_they_need_and_stop_before_it(layout: Layout) -> None:
+    step = Child("step", (sys.executable, "-c", "pass"), needs=("base",), once=True)
+    async with running(layout, server(layout, "base"), step, server(layout, "top", "step")) as (supervisor, seen):
+        await ready(supervisor)
+        assert seen.index("base ready") < seen.index("step starting")
+        assert seen.index("step done") < seen.index("top starting")
+        pids = [life.pid for life in supervisor.lives.values() if life.pid]
+        assert len(pids) == 2
+    assert seen.index("top stopped") < seen.index("base stopping")
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_killed_child_comes_back(layout: Layout) -> None:
+    async with running(layout, server(layout, "base")) as (supervisor, seen):
+        await ready(supervisor)
+        life = supervisor.lives["base"]
+        first = life.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: life.restarts == 1)
+        await ready(supervisor)
+        assert life.pid not in (None, first)
+        assert "base died" in seen
+
+
+async def test_a_child_whose_guard_is_killed_comes_back_alone(layout: Layout) -> None:
+    async with running(layout, server(layout, "base")) as (supervisor, _):
+        await ready(supervisor)
+        life = supervisor.lives["base"]
+        run = life.run
+        assert run is not None
+        assert run.pid is not None
+        os.kill(run.guard_pid, signal.SIGKILL)
+        await until(lambda: life.restarts == 1)
+        await ready(supervisor)
+        assert not alive(run.pid)
+
+
+async def test_a_child_that_keeps_dying_is_tried_again_and_says_why(layout: Layout) -> None:
+    async with running(layout, server(layout, "base", code="raise SystemExit(3)")) as (supervisor, _):
+        life = supervisor.lives["base"]
+        await until(lambda: life.restarts >= 2 and life.phase is Phase.DIED)
+        assert "ended with 3; starts again in 0.2 s" in life.message
+        assert not supervisor.ready
+
+
+async def test_a_restart_waits_until_what_the_child_needs_is_ready(layout: Layout) -> None:
+    async with running(layout, server(layout, "base"), server(layout, "top", "base")) as (supervisor, seen):
+        await ready(supervisor)
+        base, top = supervisor.lives["base"], supervisor.lives["top"]
+        assert base.pid is not None
+        assert top.pid is not None
+        os.kill(base.pid, signal.SIGKILL)
+        await until(lambda: base.phase is not Phase.READY)
+        os.kill(top.pid, signal.SIGKILL)
+        await until(lambda: top.restarts == 1 and supervisor.ready)
+        back = len(seen) - 1 - seen[::-1].index("base ready")
+        assert back < len(seen) - 1 - seen[::-1].index("top starting")
+
+
+async def test_a_child_that_is_never_ready_is_ended_and_counted_as_dead(layout: Layout) -> None:
+    never = server(layout, "base", code="import time; time.sleep(60)", ready_within=0.3)
+    async with running(layout, never) as (supervisor, _):
+        life = supervisor.lives["base"]
+        await until(lambda: life.restarts == 1)
+        assert life.failures >= 1
+
+
+async def test_a_preparation_that_fails_is_tried_again(layout: Layout) -> None:
+    tries = 0
+
+    async def prepare() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise Misconfigured("the disk is full")
+
+    async with running(layout, server(layout, "base", prepare=prepare)) as (supervisor, seen):
+        await ready(supervisor)
+        assert tries == 2
+        assert seen.index("base died") < seen.index("base ready")
+
+
+async def test_restart_gives_the_child_other_variables_until_the_next_restart(layout: Layout) -> None:
+    def word() -> str:
+        return (layout.root / "base").read_text("ascii")
+
+    def settled(text: str) -> Callable[[], bool]:
+        return lambda: supervisor.ready and (layout.root / "base").exists() and word() == text
+
+    async with running(layout, server(layout, "base", environment={"WORD": "own"})) as (supervisor, seen):
+        await ready(supervisor)
+        await until(settled("own"))
+        await supervisor.restart("base", {"WORD": "other"})
+        await until(settled("other"))
+        pid = supervisor.lives["base"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: supervisor.lives["base"].restarts == 2 and supervisor.ready)
+        await until(settled("other"))
+        await supervisor.restart("base", {})
+        await until(settled("own"))
+        assert "base died" in seen
+
+
+async def test_everything_ends_when_it_is_stopped_in_the_middle_of_a_start(layout: Layout) -> None:
+    slow = asyncio.Event()
+
+    async def prepare() -> None:
+        await slow.wait()
+
+    async with running(layout, server(layout, "base", prepare=prepare), server(layout, "other")) as (supervisor, _):
+        await until(lambda: supervisor.lives["other"].phase is Phase.READY)
+        pid = supervisor.lives["other"].pid
+    assert pid is not None
+    assert not alive(pid)
+
+
+def test_a_circle_is_refused(layout: Layout) -> None:
+    with pytest.raises(Misconfigured, match="circle"):
+        Supervisor(layout, [server(layout, "a", "b"), server(layout, "b", "a")])
