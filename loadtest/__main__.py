@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
+import psycopg
 import typer
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from loadtest import console, promises, run
@@ -25,7 +27,11 @@ screen = Console()
 err = Console(stderr=True)
 
 
-def command(
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+
+
+@app.command()
+def loadtest(
     senders: Annotated[str, typer.Option(help="Names, comma-separated; the first is the noisy one.")] = "",
     counts: Annotated[str, typer.Option(help="Documents per sender, comma-separated.")] = ",".join(
         map(str, _DEFAULT.counts)
@@ -65,7 +71,7 @@ def command(
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say_what_is_left(test.left)
         raise typer.Exit(BROKEN_OFF) from None
-    except (run.NotReading, MessagingError, httpx.HTTPError) as fault:
+    except (MessagingError, httpx.HTTPError, psycopg.Error, KafkaException) as fault:
         err.print(f"{fault or type(fault).__name__}", style="red", highlight=False, markup=False)
         raise typer.Exit(NOT_STARTED) from None
     _show(result)
@@ -123,4 +129,4 @@ def _say_what_is_left(left: run.Left) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(command)
+    app(prog_name="python -m loadtest")

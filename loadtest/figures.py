@@ -207,16 +207,14 @@ def _provider(ledger: Ledger) -> Figures:
 
 
 def _ready(scenario: Scenario, ledger: Ledger) -> Figures:
-    """From the API's 202 to the consumer knowing the job: what outbox, relay and Kafka take together.
+    """From sending to the consumer knowing the job: what API, outbox, relay and Kafka take together.
 
     Of the quiet senders only: of a long backlog the consumer keeps no more than it will start soon.
     """
     waits = [
-        (runs[0].ready_at - accepted) * 1000
+        (runs[0].ready_at - ledger.sent[document].posted_at) * 1000
         for document, runs in ledger.runs.items()
-        if document in ledger.sent
-        and ledger.sent[document].sender in scenario.quiet
-        and (accepted := ledger.sent[document].accepted_at) is not None
+        if document in ledger.sent and ledger.sent[document].sender in scenario.quiet
     ]
     return _spread(waits)
 

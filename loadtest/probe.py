@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
 
+from messaging.errors import Outage
+
 PER_SECOND = 5
 _EXPECTED = 202
 _TIMEOUT_SECONDS = 10.0
@@ -63,11 +65,12 @@ class Probe:
         return cls(process)
 
     async def stop(self) -> Measured:
-        """End it and take the measurements. Raises RuntimeError when the probe has failed."""
+        """End it and take the measurements. Raises Outage when the probe has failed."""
         # An input, if empty: without one, communicate leaves stdin open.
         output, _ = await self._process.communicate(b"")
         if self._process.returncode != 0 or not output:
-            raise RuntimeError(f"The probe ended with exit code {self._process.returncode} and no measurements.")
+            code = self._process.returncode
+            raise Outage(f"The probe ended with exit code {code} and no measurements.", "probe")
         answer = json.loads(output)
         return Measured(tuple(answer["milliseconds"]), answer["errors"])
 

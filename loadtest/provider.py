@@ -10,10 +10,14 @@ import httpx
 
 from loadtest.faults import Terms
 from loadtest.records import ProviderCall
+from messaging.errors import Outage
 
 
 class ProviderProcess:
-    """Starts the simulator on entry and ends it on exit. It also ends by itself when this process dies."""
+    """Starts the simulator on entry and ends it on exit. It also ends by itself when this process dies.
+
+    Entering raises Outage when it does not start.
+    """
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -61,7 +65,8 @@ class ProviderProcess:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"The simulated provider did not start (exit code {await self._process.wait()}).")
+            code = await self._process.wait()
+            raise Outage(f"The simulated provider did not start (exit code {code}).", "provider")
         self.address = f"127.0.0.1:{json.loads(line)['port']}"
         return self
 

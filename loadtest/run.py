@@ -20,6 +20,7 @@ from loadtest.provider import ProviderProcess
 from loadtest.records import Evidence, Sent
 from loadtest.scenario import Scenario
 from loadtest.stage import Stage
+from messaging.errors import MessagingError
 from messaging.settings import read_secret
 from schemas import topics
 from schemas.events import DocumentReadingRequested
@@ -36,7 +37,7 @@ _FIRST_PROBE_INDEX = 1_000_000
 """The probe's texts come from indexes no scenario reaches."""
 
 
-class NotReading(Exception):
+class NotReading(MessagingError):
     """The documents service does not take documents, or takes them and does not read them."""
 
 

@@ -54,11 +54,14 @@ class Stage:
         """Run a block with the service on these terms; afterwards, however it ends, the service is as it was."""
         say("Pointing the documents service at the simulated provider.")
         given = settings(scenario, provider)
+        pointing = [asyncio.create_task(self._restart(name, variables)) for name, variables in given.items()]
         try:
-            await asyncio.gather(*(self._restart(name, variables) for name, variables in given.items()))
+            # Shielded: a restart under way cannot be taken back, and must not come after the one that undoes it.
+            await asyncio.shield(asyncio.gather(*pointing))
             yield
         finally:
             say("Giving the documents service its own settings back.")
+            await asyncio.wait(pointing)
             await asyncio.gather(*(self._restart(name, None) for name in given))
 
     async def _restart(self, name: str, variables: Mapping[str, str] | None) -> None:

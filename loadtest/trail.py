@@ -1,20 +1,24 @@
 """Reads what a run left on Kafka: its events and its dead letters, of its own tenant only."""
 
 import secrets
+import time
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from loadtest.records import Seen
 from messaging import message
+from messaging.errors import Outage
 
 _TIMEOUT_SECONDS = 10.0
+_BATCH_SECONDS = 0.1
 
 
 def read(bootstrap: str, topics: Sequence[str], tenant: str, since: float) -> list[Seen]:
     """Every record of the tenant on these topics from the moment `since` up to now. Blocks; call it from a thread.
 
-    Reads by assignment, joins no group and commits nothing. Raises KafkaException when the broker does not answer.
+    Reads by assignment, joins no group and commits nothing. Raises KafkaException or Outage when the broker does
+    not answer.
     """
     consumer = Consumer(
         {
@@ -45,10 +49,16 @@ def _read(consumer: Consumer, topics: Sequence[str], tenant: str, since: float) 
             ends[start.topic, start.partition] = high
     consumer.assign([start for start in starts if (start.topic, start.partition) in ends])
     found: list[Seen] = []
+    silent_since = time.monotonic()
     while ends:
-        batch = consumer.consume(500, timeout=_TIMEOUT_SECONDS)
-        if not batch:
-            raise TimeoutError(f"Kafka sent nothing for {_TIMEOUT_SECONDS:.0f} s although records are left to read")
+        # A longer timeout would be waited out in full by the last, incomplete batch.
+        batch = consumer.consume(500, timeout=_BATCH_SECONDS)
+        if batch:
+            silent_since = time.monotonic()
+        elif time.monotonic() - silent_since > _TIMEOUT_SECONDS:
+            raise Outage(
+                f"Kafka sent nothing for {_TIMEOUT_SECONDS:.0f} s although records are left to read.", "kafka"
+            )
         for record in batch:
             if (error := record.error()) is not None:
                 raise KafkaException(error)

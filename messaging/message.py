@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 # CloudEvents 1.0, Kafka binding, binary mode: attribute name with "ce_" in front.
 SPECVERSION = "ce_specversion"
@@ -21,8 +22,7 @@ MAX_KEY_PART = 200
 """Longest tenant or sender, in characters: a key is stored beside every job, so it stays short."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Who a record belongs to: order and fairness are kept per key. On the wire: ``<tenant>:<sender>``."""
 
     tenant: str
@@ -78,6 +78,9 @@ def header_pairs(raw: RawHeaders) -> list[tuple[str, bytes | None]]:
 
 def headers_to_dict(raw: RawHeaders) -> dict[str, bytes]:
     """The last value of each header. Kafka allows repeats; a repeated name is a later writer's correction."""
+    if isinstance(raw, list):
+        # What the client hands out; once a record, so without the copy.
+        return {name: value for name, value in raw if isinstance(value, bytes)}
     return {name: value for name, value in header_pairs(raw) if value is not None}
 
 

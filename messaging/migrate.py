@@ -41,6 +41,13 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 )
 """
 
+_RIGHTS = {
+    # Events are never rewritten, and who wrote them and in which order is not for the writer to say.
+    "outbox": "SELECT, INSERT (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)",
+    "schema_migrations": "SELECT",
+}
+_ROWS = "SELECT, INSERT, UPDATE, DELETE"
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -166,15 +173,14 @@ def _ensure_role(connection: Connection, name: str, password: str | None, attrib
 
 
 def _grant(connection: Connection, app_role: str) -> None:
-    """DML on tables (not on partitions: rows go through the parent and its trigger), nothing on migrations."""
+    """DML on tables, but not on partitions: rows go through the parent and its trigger."""
     role = sql.Identifier(app_role)
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA public TO {}").format(role))
     connection.execute(sql.SQL("GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {}").format(role))
     tables = connection.execute(
-        "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
-        " AND relkind IN ('r', 'p', 'v') AND NOT relispartition AND relname <> 'schema_migrations'"
+        "SELECT relname FROM pg_class"
+        " WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v') AND NOT relispartition"
     ).fetchall()
     for (table,) in tables:
-        rights = sql.SQL("SELECT, INSERT" if table == "outbox" else "SELECT, INSERT, UPDATE, DELETE")
+        rights = sql.SQL(_RIGHTS.get(table, _ROWS))
         connection.execute(sql.SQL("GRANT {} ON {} TO {}").format(rights, sql.Identifier("public", table), role))
-    connection.execute(sql.SQL("GRANT SELECT ON schema_migrations TO {}").format(role))

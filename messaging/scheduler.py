@@ -153,6 +153,7 @@ class Scheduler:
         if run.error is None:
             self.gate.passed()
         else:
+            # The slot is free: the next job does not wait until this failure is written down.
             self.dispatch()
             run.verdict = await self._outcomes.conclude(run)
         if run.job is not None:

@@ -73,7 +73,7 @@ class Term:
         self._backlog = Backlog(connection, assignment.name, assignment.backlog_limit)
         self._bell = Bell(connection)
         self._positions = Positions(connection, assignment.name)
-        self._cursor = Cursor(connection, assignment.order, self._positions.load(), self._leader.ensure)
+        self._cursor = Cursor(connection, assignment.order, self._positions.load(), self._check)
         self._publisher = Publisher(assignment.bootstrap, f"relay-{assignment.name}", self._check)
 
     def serve(self) -> None:

@@ -25,6 +25,7 @@ RETRY_SECONDS = 30.0
 """A failed run is tried again after this, or after its own period if that is shorter."""
 
 _LOOK_SECONDS = 5.0
+_AWAY_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +69,7 @@ class Timers:
                     raise
                 telemetry.TIMER_RUNS.labels("any", "database_away").inc()
                 log.warning("timers.database_away", error=str(error))
-                wait = _LOOK_SECONDS
+                wait = _AWAY_SECONDS
             await asyncio.sleep(wait)
 
     async def _register(self) -> None:

@@ -5,9 +5,10 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +48,7 @@ class Store:
     def __init__(self, cache: Path, progress: Progress, maven_url: str | None = None) -> None:
         self._cache = cache.expanduser()
         self._progress = progress
+        self._broken_off = threading.Event()
         self._repositories = {"given": maven_url.rstrip("/")} if maven_url else None
 
     def jars(self, lock_path: Path) -> list[Path]:
@@ -102,10 +104,27 @@ class Store:
                 repo_cache=Path(partial),
                 remote_repos=self._repositories,
                 timeout=_TIMEOUT,
-                resolver=PythonResolver(progress_callback=self._progress.file),
+                resolver=PythonResolver(progress_callback=self._file),
             )
             with self._progress.begin(len(missing)), ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda artifact: self._fetch_one(context, artifact), missing))
+                try:
+                    list(pool.map(lambda artifact: self._fetch_one(context, artifact), missing))
+                except BaseException:
+                    # Also for Ctrl-C: leaving the pool waits for the downloads under way.
+                    self._broken_off.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+
+    @contextmanager
+    def _file(self, name: str, size: int) -> Iterator[Callable[[int], None]]:
+        with self._progress.file(name, size) as advance:
+
+            def received(count: int) -> None:
+                if self._broken_off.is_set():
+                    raise DownloadFailed("The download was broken off.")
+                advance(count)
+
+            yield received
 
     def _fetch_one(self, context: MavenContext, wanted: LockedDependency) -> None:
         path = self._path(wanted)

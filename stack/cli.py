@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -210,13 +211,22 @@ def demo(context: typer.Context) -> None:
 
 def _up_detached(fixed: dict[str, int]) -> None:
     settings = _Chosen.settings
-    with screen.View(out) as view:
-        launch.detached(settings, progress.shown_on(out), fixed, view.show, UP_SECONDS)
+    try:
+        with screen.View(out) as view:
+            launch.detached(settings, progress.shown_on(out), fixed, view.show, UP_SECONDS)
+    except KeyboardInterrupt:
+        if control.is_running(settings.data_dir):
+            err.print("The stack goes on starting by itself; `workbot down` ends it.", highlight=False)
+        raise
 
 
 def _loadtest(arguments: list[str]) -> int:
+    """Run the load test as a process of its own, in this terminal; returns its exit code."""
     chosen = ["--data-dir", str(_Chosen.settings.data_dir)]
-    return subprocess.run([sys.executable, "-m", "loadtest", *chosen, *arguments], check=False).returncode  # noqa: S603
+    process = subprocess.Popen([sys.executable, "-m", "loadtest", *chosen, *arguments])  # noqa: S603
+    # Ctrl-C reaches it as well: it ends by itself, and tidies up first.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    return process.wait()
 
 
 def _port(text: str) -> tuple[str, int]:
@@ -238,7 +248,7 @@ def _faults() -> Iterator[None]:
         yield
     except AlreadyRunning as error:
         err.print(str(error), highlight=False, markup=False)
-        if control.is_running(_Chosen.settings.data_dir):
+        with suppress(control.NotRunning):
             err.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
         raise typer.Exit(1) from None
     except MessagingError as error:

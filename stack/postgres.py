@@ -75,7 +75,7 @@ class Postgres:
 
     async def _prepare(self) -> None:
         if (self._home.data / "PG_VERSION").exists():
-            _forget_stale_pid(self._home.data)
+            forget_stale_pid(self._home.data)
         else:
             await self._initdb()
 
@@ -106,7 +106,7 @@ class Postgres:
         fresh.rename(self._home.data)
 
 
-def _forget_stale_pid(data: Path) -> None:
+def forget_stale_pid(data: Path) -> None:
     """Remove a postmaster.pid whose number now belongs to another program; Postgres itself sees to a dead one."""
     path = data / "postmaster.pid"
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from messaging.errors import MessagingError
 from stack import order, ports
 from stack.backoff import Restart
 from stack.child import Child
@@ -140,6 +141,9 @@ class Supervisor:
             began = time.monotonic()
             try:
                 fault = await self._live(life)
+            except MessagingError as error:
+                log.warning("child could not be started", child=life.child.name, error=str(error))
+                fault = str(error).rstrip(".")
             except Exception as error:  # a child that cannot be started is tried again, and shown
                 log.exception("child could not be started", child=life.child.name)
                 fault = f"{type(error).__name__}: {error}"

@@ -50,7 +50,7 @@ async def _ask(name: str, check: Check) -> bool:
         answer = check()
         return answer if isinstance(answer, bool) else await asyncio.wait_for(answer, CHECK_SECONDS)
     except Exception as error:
-        log.warning("check_failed", part=name, error=repr(error))
+        log.warning("check.failed", part=name, error=repr(error))
         return False
 
 

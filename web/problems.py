@@ -111,7 +111,7 @@ async def _http_error(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _busy(_request: Request, error: Exception) -> JSONResponse:
-    log.warning("work_refused", error=str(error))
+    log.warning("request.refused", error=str(error))
     detail = "The service cannot take new work at the moment; nothing was kept. Send it again shortly."
     return _response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)})
 
@@ -126,7 +126,7 @@ async def _gone(_request: Request, _error: Exception) -> JSONResponse:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
+    log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
     return _response(
         HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Something went wrong on our side; it has been written down."
     )

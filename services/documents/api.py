@@ -130,6 +130,8 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
 async def _take(
     request: Request, intake: Intake, who: Identity, key: str | None, settings: DocumentsSettings
 ) -> Receipt:
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem(415, "unknown-encoding", "Send the body as it is, not compressed.", field="Content-Encoding")
     declared = request.headers.get("content-type", "")
     kind = declared.partition(";")[0].strip().lower()
     length = int(request.headers.get("content-length", "-1"))

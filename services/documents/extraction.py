@@ -19,6 +19,8 @@ from messaging.settings import inherited_environment
 START_SECONDS = 30.0
 _RESTART_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 16 * 2**20
+_BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, LookupError, TypeError)
+"""How it shows that a process died or answered nonsense."""
 
 Task = Literal["pdf", "html"]
 
@@ -54,7 +56,7 @@ class Extraction:
             answered = True
         except TimeoutError:
             raise Retryable(f"Reading the file took longer than {self._deadline:g} seconds.") from None
-        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+        except _BROKEN as error:
             raise Retryable("The process that read the file died.") from error
         finally:
             if answered:
@@ -112,12 +114,12 @@ class Extraction:
 
     async def _relaunch(self, process: Process) -> None:
         await self._end(process)
-        log.warning("extraction_process_replaced", pid=process.pid, exit=process.returncode)
         while not self._closed:
+            log.warning("extraction.process_replaced", pid=process.pid, exit=process.returncode)
             try:
                 self._idle.put_nowait(await self._launch())
-            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                log.error("extraction_process_failed_to_start", error=repr(error))
+            except (*_BROKEN, TimeoutError) as error:
+                log.error("extraction.process_did_not_start", error=repr(error))
                 await asyncio.sleep(_RESTART_SECONDS)
             else:
                 return

@@ -7,21 +7,15 @@ from messaging import process
 from messaging.errors import Misconfigured
 from messaging.settings import load, read_secret
 from services.documents import parts
-from services.documents.api import router
-from services.documents.intake import Intake
 from services.documents.settings import DocumentsSettings
-from web.faces import make_face
 from web.tokens import Bearer
 
 
 async def start_api(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
     """Takes documents in and shows them."""
     base = await parts.open_base(stack, settings, "documents-api", autocommit=True)
-    face = make_face("Documents", live={}, ready={"database": base.database_answers})
     bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
-    intake = Intake(base.pool, base.storage, base.codec, settings)
-    face.include_router(router(intake, base.pool, bearer, settings))
-    await stack.enter_async_context(process.serve(face, settings))
+    await stack.enter_async_context(process.serve(parts.make_api_face(settings, base, bearer), settings))
 
 
 async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
@@ -30,11 +24,7 @@ async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> No
     relay = parts.start_relay(stack, settings)
     timers = parts.start_timers(stack, base)
     consumer = await parts.make_consumer(stack, settings, base)
-    face = make_face(
-        "Documents worker",
-        live={"relay": relay.healthy, "timers": timers.healthy},
-        ready={"reader": consumer.healthy, "database": base.database_answers},
-    )
+    face = parts.make_worker_face(base, relay, timers, consumer)
     await stack.enter_async_context(process.serve(face, settings))
     await parts.open_consumer(stack, consumer)
 

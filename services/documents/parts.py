@@ -4,6 +4,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastapi import FastAPI
+
 from messaging import admin, migrate
 from messaging.codec import Codec
 from messaging.consumer import FairConsumer, Limits
@@ -18,13 +20,18 @@ from messaging.timers import Timers
 from schemas import catalog, topics
 from schemas.events import DocumentFailed, DocumentRead, DocumentReadingRequested, DocumentReceived
 from services.documents import upkeep
+from services.documents.api import router
 from services.documents.extraction import Extraction
 from services.documents.handlers import HANDLERS
+from services.documents.intake import Intake
 from services.documents.pages import Pages
 from services.documents.providers import BuiltinReader, CompatibleReader, Provider
 from services.documents.settings import DocumentsSettings
 from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
+from web.faces import make_face
+from web.probes import Check
+from web.tokens import Bearer
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 WRITES = (DocumentReadingRequested, DocumentReceived, DocumentRead, DocumentFailed)
@@ -62,6 +69,20 @@ async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: st
     stack.callback(storage.close)
     await storage.open()
     return Base(pool, codec, storage)
+
+
+def make_api_face(settings: DocumentsSettings, base: Base, bearer: Bearer) -> FastAPI:
+    """The inbox over HTTP."""
+    face = make_face("Documents", live={}, ready={"database": base.database_answers})
+    face.include_router(router(Intake(base.pool, base.storage, base.codec, settings), base.pool, bearer, settings))
+    return face
+
+
+def make_worker_face(base: Base, relay: Relay, timers: Timers, consumer: FairConsumer) -> FastAPI:
+    """How the worker is. A reader that waits for a server that is away is alive, though not ready."""
+    live: dict[str, Check] = {"relay": relay.healthy, "timers": timers.healthy}
+    ready: dict[str, Check] = {"reader": consumer.healthy, "database": base.database_answers}
+    return make_face("Documents worker", live=live, ready=ready)
 
 
 def start_relay(stack: AsyncExitStack, settings: DocumentsSettings) -> Relay:

@@ -42,7 +42,7 @@ async def _remove_orphans(conn: Connection, storage: Storage) -> None:
         orphans = set(batch) - await store.known_keys(conn, batch)
         for key in orphans:
             await storage.remove(key)
-            log.info("orphan_removed", storage_key=key)
+            log.info("storage.orphan_removed", storage_key=key)
 
 
 async def _maintain_outbox(conn: Connection) -> None:

@@ -1,5 +1,6 @@
 """Every bad input of the inbox: a 4xx problem that names what is at fault and says what to do; nothing is kept."""
 
+import gzip
 import json
 import socket
 import time
@@ -57,6 +58,7 @@ JSON_CASES = {
     "no address": ({"url": ""}, "bad-url", "url"),
     "address is a list": ({"url": ["https://example.com/"]}, "bad-url", "url"),
     "words": ({"url": "see below"}, "bad-url", "url"),
+    "half a character in it": ({"url": "https://example.com/\ud800"}, "bad-url", "url"),
     "other scheme": ({"url": "ftp://example.com/a"}, "bad-url", "url"),
     "local file": ({"url": "file:///etc/passwd"}, "bad-url", "url"),
     "script": ({"url": "javascript:alert(1)"}, "bad-url", "url"),
@@ -142,6 +144,13 @@ def test_bad_files(sender: httpx.Client, case: str) -> None:
     content, content_type, name, kind = FILE_CASES[case]
     sent = (name, content) if content_type is None else (name, content, content_type)
     assert_problem(sender.post(PATH, files={"file": sent}), 422, kind, "file")
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_compressed_body(sender: httpx.Client) -> None:
+    body = gzip.compress(b'{"text": "hello"}')
+    answer = sender.post(PATH, content=body, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert_problem(answer, 415, "unknown-encoding", "Content-Encoding")
 
 
 @pytest.mark.parametrize("key", [b"", b"x" * 256, b"a\tb", "clé".encode("latin-1")])

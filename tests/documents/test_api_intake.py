@@ -8,9 +8,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from loadtest import pdf
@@ -18,6 +18,7 @@ from messaging.codec import Codec
 from messaging.message import TYPE, VERSION
 from schemas.events import DocumentReadingRequested, DocumentReceived
 from tests.documents.conftest import Face, Home, StartFace
+from tests.documents.processes import resident_bytes
 
 PATH = "/api/documents"
 PDF = pdf.write([["INVOICE", "Supplier: Acme"]], identity=b"0" * 16).data
@@ -32,7 +33,7 @@ def kept(face: Face, document_id: str) -> bytes:
     return path.read_bytes()
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "file": {"files": {"file": ("a.pdf", PDF, "application/pdf")}},
     "text": {"json": {"text": "Grüße, 世界"}},
     "url": {"json": {"url": "https://example.com/invoice"}},
@@ -126,7 +127,7 @@ def test_the_same_key_and_another_body_is_refused(face: Face, sender: httpx.Clie
     headers = key()
     sender.post(PATH, json={"text": "one"}, headers=headers)
     files = face.files()
-    others: list[dict[str, object]] = [
+    others: list[dict[str, Any]] = [
         {"json": {"text": "two"}},
         {"json": {"url": "https://example.com/"}},
         {"files": {"file": ("a.txt", b"one", "text/plain")}},
@@ -228,13 +229,12 @@ def test_large_uploads_do_not_grow_the_process(start_process: StartFace, tenant:
     size, chunk = 30 * 2**20, b"a" * 65_536
     with start_process("api", max_document_bytes=64 * 2**20) as face, face.client("ann", tenant) as client:
         client.post(PATH, files={"file": ("small.txt", b"warm", "text/plain")})
-        process = psutil.Process(face.pid)
-        before, most, done = process.memory_info().rss, 0, threading.Event()
+        before, most, done = resident_bytes(face.pid), 0, threading.Event()
 
         def watch() -> None:
             nonlocal most
             while not done.wait(0.01):
-                most = max(most, process.memory_info().rss)
+                most = max(most, resident_bytes(face.pid))
 
         def body() -> Iterator[bytes]:
             yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'

@@ -204,8 +204,8 @@ async def test_a_silent_model_is_given_up() -> None:
             await reader.extract(TEXT)
 
 
-async def test_a_model_that_is_away_may_come_back(unused_port: int) -> None:
-    reader = CompatibleReader(f"http://127.0.0.1:{unused_port}/v1", "small", None, 1.0)
+async def test_a_model_that_is_away_may_come_back(unused_tcp_port: int) -> None:
+    reader = CompatibleReader(f"http://127.0.0.1:{unused_tcp_port}/v1", "small", None, 1.0)
     with pytest.raises(Retryable, match="could not be reached"):
         await reader.extract(TEXT)
     await reader.aclose()

@@ -11,13 +11,13 @@ import time
 from collections.abc import AsyncIterator
 from random import Random
 
-import psutil
 import pypdf
 import pytest
 
 from loadtest import breakage, pdf
 from messaging.errors import NotRetryable, Retryable
 from services.documents.extraction import Extraction
+from tests.documents.processes import runs
 
 LINES = ["INVOICE", "Supplier: Acme (Paris) & Söhne", "Total: 12.00 EUR"]
 FILE = pdf.write([LINES, ["page two"]], identity=b"0" * 16)
@@ -88,7 +88,7 @@ async def test_a_broken_pdf_says_what_is_wrong_with_it(extraction: Extraction, c
 
 async def test_a_file_that_hangs_is_given_up_and_the_pool_goes_on() -> None:
     """A stopped process is what a file that sends the native code into an endless loop looks like from outside."""
-    pool = Extraction(2, 1.0)
+    pool = Extraction(2, 3.0)
     await pool.start()
     stuck, _ = pool.pids()
     os.kill(stuck, signal.SIGSTOP)
@@ -97,7 +97,7 @@ async def test_a_file_that_hangs_is_given_up_and_the_pool_goes_on() -> None:
     assert len(failures) == 1
     assert isinstance(failures[0], Retryable)
     await _until_replaced(pool, stuck)
-    assert not psutil.pid_exists(stuck)
+    assert not runs(stuck)
     assert len(set(await asyncio.gather(*(pool.text("pdf", FILE.data) for _ in range(4))))) == 1
     await pool.close()
 
@@ -139,7 +139,7 @@ async def test_the_processes_end_with_the_pool() -> None:
     await pool.start()
     pids = pool.pids()
     await pool.close()
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(runs(pid) for pid in pids)
 
 
 def test_the_processes_end_with_a_parent_that_is_killed() -> None:
@@ -166,7 +166,7 @@ asyncio.run(main())
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+    while any(runs(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

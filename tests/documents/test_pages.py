@@ -268,14 +268,7 @@ async def test_an_unknown_name_may_become_known() -> None:
             await fetcher.fetch("http://nowhere.example/")
 
 
-async def test_a_closed_port_may_open(unused_port: int) -> None:
-    async with pages(Origin(unused_port)) as fetcher:
+async def test_a_closed_port_may_open(unused_tcp_port: int) -> None:
+    async with pages(Origin(unused_tcp_port)) as fetcher:
         with pytest.raises(Retryable, match="could not be reached"):
-            await fetcher.fetch(f"http://127.0.0.1:{unused_port}/")
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+            await fetcher.fetch(f"http://127.0.0.1:{unused_tcp_port}/")

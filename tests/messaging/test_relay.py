@@ -25,6 +25,7 @@ from messaging import destinations, outbox
 from messaging.bell import Bell
 from messaging.cursor import Cursor, Order, Position, Row, Slice
 from messaging.errors import OutboxFull
+from messaging.leader import LostLead
 from messaging.positions import Positions
 from messaging.publisher import Publisher
 from messaging.relay import Relay
@@ -241,14 +242,17 @@ def send_again(service: Service, seqs: list[int]) -> int:
 def test_small_records_are_not_refused_for_their_company(
     service: Service, infra: Infra, topic: Callable[..., str], relaying: Start
 ) -> None:
-    """Together they are far above what the topic takes as one set, each alone is not."""
+    """Together they are far above what the topic takes as one set, each alone is not. Several rounds, whose last set
+    would be small enough while those before it are refused: that would turn the order round."""
     name = topic(1, {"max.message.bytes": "20000"})
-    with service.connect() as writer:
-        batch = [envelope(name, str(number), payload=os.urandom(1500)) for number in range(200)]
-        writer.execute(outbox.INSERT, outbox.parameters(batch))
-    with relaying(), Follower(infra.kafka_bootstrap, name) as follower:
-        follower.take(200)
-    assert follower.subjects() == [str(number) for number in range(200)]
+    wanted: list[str] = []
+    with service.connect() as writer, relaying(), Follower(infra.kafka_bootstrap, name) as follower:
+        for size in range(88, 118, 2):
+            batch = [envelope(name, f"{size}/{number}", payload=os.urandom(1500)) for number in range(size)]
+            writer.execute(outbox.INSERT, outbox.parameters(batch))
+            wanted += [one.subject for one in batch]
+            follower.take(len(wanted))
+    assert follower.subjects() == wanted
     assert service.execute("SELECT count(*) FROM outbox_refused") == [(0,)]
 
 
@@ -563,6 +567,22 @@ def test_a_position_moved_by_somebody_else_is_read_again(
         follower.see("two")
         wait_for(lambda: int(str(position(service)[0][3])) > 11)
     assert follower.firsts() == ["one", "two"]
+
+
+def test_only_the_last_reader_of_the_position_may_move_it(service: Service) -> None:
+    """Also when the row lies where the loser left it."""
+    with service.connect() as one, service.connect() as two:
+        winner, loser = Positions(one, "r"), Positions(two, "r")
+        assert winner.load() == loser.load() == Position("1:1:")
+        winner.move(Position("5:5:"))
+        with pytest.raises(LostLead):
+            loser.move(Position("9:9:"))
+        loser._place = winner._place
+        with pytest.raises(LostLead):
+            loser.move(Position("9:9:"))
+        service.execute("UPDATE relay_position SET moved_at = clock_timestamp()")
+        winner.move(Position("6:6:"))
+        assert Positions(two, "r").load() == Position("6:6:")
 
 
 def test_another_clusters_position_is_refused_with_a_remedy_that_works(

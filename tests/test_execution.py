@@ -1,0 +1,75 @@
+"""docs/execution.md is held to the real routes, consumers and timers: every operation has its row, and no other."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from schemas import topics
+from services.documents import parts, upkeep
+from web.tokens import Bearer
+
+PAGE = Path(__file__).parent.parent / "docs" / "execution.md"
+KINDS = {"request", "stream", "job", "workflow"}
+
+
+def rows(section: str) -> dict[str, list[str]]:
+    """The rows of a section's table by their operation. Fails on an operation that stands there twice."""
+    text = PAGE.read_text("utf-8").split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    found: dict[str, list[str]] = {}
+    for line in re.findall(r"^\| (`.+) \|$", text, re.MULTILINE):
+        operation, *cells = [cell.strip() for cell in line.split("|")]
+        assert operation not in found, f"{operation} stands there twice"
+        found[operation.strip("`")] = cells
+    return found
+
+
+def faces() -> Iterator[FastAPI]:
+    """Every HTTP face of the house, as its process builds it. The parts behind the routes are not needed."""
+    nothing = cast(Any, MagicMock())
+    yield parts.make_api_face(nothing, nothing, Bearer("k" * 32))
+    yield parts.make_worker_face(nothing, nothing, nothing, nothing)
+
+
+def routes() -> set[str]:
+    found = set()
+    for face in faces():
+        found |= {f"GET {route.path}" for route in face.routes if isinstance(route, Route)}
+        for path, methods in face.openapi()["paths"].items():
+            found |= {f"{method.upper()} {path}" for method in methods}
+    return found
+
+
+def consumers() -> set[str]:
+    listed = topics.load()
+    return {f"{topic}.{consumer}" for topic in listed for consumer in listed[topic].consumers}
+
+
+def timers() -> set[str]:
+    return set(upkeep.timers(cast(Any, None)))
+
+
+@pytest.mark.parametrize(
+    ("section", "real"),
+    [("Requests", routes()), ("Jobs", consumers()), ("Timers", timers())],
+    ids=["routes", "consumers", "timers"],
+)
+def test_every_operation_has_its_row(section: str, real: set[str]) -> None:
+    assert set(rows(section)) == real
+
+
+@pytest.mark.parametrize("section", ["Requests", "Jobs", "Timers"])
+def test_every_row_says_kind_place_and_reason(section: str) -> None:
+    for operation, (kind, place, reason) in rows(section).items():
+        assert kind in KINDS, operation
+        assert place, operation
+        assert reason.endswith("."), operation
+
+
+def test_consumers_and_timers_are_jobs() -> None:
+    assert {cells[0] for section in ("Jobs", "Timers") for cells in rows(section).values()} == {"job"}
