@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
 
 @app.command()
-def loadtest(
+def load(
     senders: Annotated[str, typer.Option(help="Names, comma-separated; the first is the noisy one.")] = "",
     counts: Annotated[str, typer.Option(help="Documents per sender, comma-separated.")] = ",".join(
         map(str, _DEFAULT.counts)

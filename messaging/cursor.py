@@ -107,10 +107,9 @@ class Cursor:
     def _walk(self) -> Slice:
         here = self.position
         upto = min(here.after_seq + WALK, here.until_seq)
-        found = self._fetch("walk", prev=here.prev, cur=here.cur, after=here.after_seq, upto=upto)
-        rows = [row[1:] for row in found]
-        whole = not found or len(rows) == found[0][0] < SLICE_ROWS
-        after = upto if whole else rows[-1][0]
+        rows = self._fetch("walk", prev=here.prev, cur=here.cur, after=here.after_seq, upto=upto)
+        cut = len(rows) == SLICE_ROWS or sum(len(row[3]) for row in rows) >= SLICE_BYTES
+        after = rows[-1][0] if cut else upto
         self.known = max(0, self.known - len(rows))
         if after >= here.until_seq:
             self.known = 0

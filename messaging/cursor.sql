@@ -32,20 +32,20 @@ ORDER BY f.seq
 -- walk
 -- The next slice of a large difference. Only functions of xid here: a comparison would offer the planner the index on
 -- (xid, seq), and with it a sort of all the rest.
-WITH found AS MATERIALIZED (
-    SELECT seq, topic, key, payload, id, source, type, occurred_at, subject, version, traceparent FROM outbox
-    WHERE seq > %(after)s AND seq <= %(upto)s AND pg_visible_in_snapshot(xid, %(cur)s::pg_snapshot)
-        AND NOT pg_visible_in_snapshot(xid, %(prev)s::pg_snapshot)
-    ORDER BY seq LIMIT %(rows)s
-), sized AS (
-    SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before,
-        count(*) OVER () AS rows
-    FROM found
-)
-SELECT f.rows, f.seq, f.topic, f.key, f.payload, f.id::text, f.source, f.type,
+SELECT f.seq, f.topic, f.key, f.payload, f.id::text, f.source, f.type,
     to_char(f.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), f.subject, f.version::text,
     f.traceparent
-FROM sized f WHERE before < %(bytes)s ORDER BY seq
+FROM (
+    SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - octet_length(payload) AS before
+    FROM (
+        SELECT seq, topic, key, payload, id, source, type, occurred_at, subject, version, traceparent FROM outbox
+        WHERE seq > %(after)s AND seq <= %(upto)s AND pg_visible_in_snapshot(xid, %(cur)s::pg_snapshot)
+            AND NOT pg_visible_in_snapshot(xid, %(prev)s::pg_snapshot)
+        ORDER BY seq LIMIT %(rows)s
+    ) AS found
+) AS f
+WHERE before < %(bytes)s
+ORDER BY seq
 
 -- measure
 -- One stretch of the index on (xid, seq): where it ended, and how many rows of the difference it holds, from which

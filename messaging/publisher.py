@@ -54,6 +54,18 @@ class Batch:
     rows: Sequence[Row]
     outstanding: int = 0
     refused: list[tuple[Row, KafkaError]] = field(default_factory=list)
+    fault: KafkaError | None = None
+    """Why the rows must be sent again: an error that is no record's own."""
+
+    def report(self, row: Row, error: KafkaError | None, _message: Message | None) -> None:
+        """Kafka's answer for one row."""
+        self.outstanding -= 1
+        if error is None:
+            return
+        if error.code() in REFUSED or error.code() in _GONE:
+            self.refused.append((row, error))
+        else:
+            self.fault = error
 
 
 class Publisher:
@@ -61,8 +73,8 @@ class Publisher:
 
     def __init__(self, bootstrap: str, client_id: str, check: Callable[[], None]) -> None:
         """`check` is called often while rows are handed over; it raises when this process may not go on."""
-        self.reported_at = time.monotonic()
-        """When Kafka last confirmed anything, by the monotonic clock."""
+        self.heard_at = time.monotonic()
+        """When Kafka last answered for any row, by the monotonic clock."""
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._check = check
@@ -87,7 +99,8 @@ class Publisher:
 
     def poll(self, seconds: float) -> None:
         """Serve delivery reports, waiting up to `seconds` for the first. Raises KafkaException as `send` does."""
-        self._producer.poll(seconds)
+        if self._producer.poll(seconds):
+            self.heard_at = time.monotonic()
         if self._failure is not None:
             raise KafkaException(self._failure)
 
@@ -95,7 +108,10 @@ class Publisher:
         """The rows of a done batch that Kafka will never take, with its reason.
 
         A set of records is refused as a whole. One that may have been refused for its company is tried alone.
+        Raises KafkaException when rows must be sent again.
         """
+        if batch.fault is not None:
+            raise KafkaException(batch.fault)
         refused = []
         for row, error in sorted(batch.refused, key=lambda refusal: refusal[0][0]):
             self._destinations.forget(row[1])
@@ -116,44 +132,25 @@ class Publisher:
         while trial.outstanding:
             self._check()
             self.poll(0.05)
+        if trial.fault is not None:
+            raise KafkaException(trial.fault)
         return trial.refused[0][1] if trial.refused else None
 
     def _produce(self, batch: Batch, row: Row) -> None:
+        batch.outstanding += 1
         while True:
             try:
                 self._producer.produce(
-                    row[1],
-                    value=row[3],
-                    key=row[2],
-                    headers=headers(row),
-                    on_delivery=partial(self._report, batch, row),
+                    row[1], value=row[3], key=row[2], headers=headers(row), on_delivery=partial(batch.report, row)
                 )
             except BufferError:
                 self._check()
                 self.poll(0.05)
             except KafkaException as error:
-                self._refuse(batch, row, error.args[0])
+                batch.report(row, error.args[0], None)
                 return
             else:
-                batch.outstanding += 1
                 return
-
-    def _report(self, batch: Batch, row: Row, error: KafkaError | None, _message: Message) -> None:
-        batch.outstanding -= 1
-        if error is None:
-            self.reported_at = time.monotonic()
-        else:
-            try:
-                self._refuse(batch, row, error)
-            except KafkaException:
-                self._failure = error
-
-    @staticmethod
-    def _refuse(batch: Batch, row: Row, error: KafkaError) -> None:
-        """Only what is the record's own fault is set aside; anything else must be sent again, so it ends the term."""
-        if error.code() not in REFUSED | _GONE:
-            raise KafkaException(error)
-        batch.refused.append((row, error))
 
     def _fit(self, limit: int) -> None:
         """Keep sets of records below the smallest limit met: a larger set would be refused with all that is in it."""

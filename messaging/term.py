@@ -159,7 +159,7 @@ class Term:
         drawn = self._leader.beat(waiting)
         oldest = self._under_way[0].batch.rows[0] if self._under_way else None
         waiting += max(0, drawn - self._cursor.last_value) if self._cursor.last_value else 0
-        self._backlog.update(waiting, drawn, oldest, max(self._publisher.reported_at, self._sent_at))
+        self._backlog.update(waiting, drawn, oldest, max(self._publisher.heard_at, self._sent_at))
         self._watchdog.look()
 
     def _rows_under_way(self) -> int:

@@ -74,9 +74,11 @@ def up(
         fixed = dict(_port(text) for text in port or [])
         if detach:
             _up_detached(fixed)
+            endpoints = control.endpoints(_Chosen.settings.data_dir)
             out.print(screen.table(control.status(_Chosen.settings.data_dir)))
             out.print()
-            out.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
+            out.print(screen.addresses(endpoints))
+            out.print(screen.moved(endpoints), highlight=False)
             return
         with screen.View(out, footer="Ctrl-C stops the stack.") as view:
             launch.foreground(_Chosen.settings, progress.shown_on(out), fixed, view.show)
@@ -112,6 +114,7 @@ def status(
             sys.stdout.write(json.dumps({**current.as_json(), "endpoints": endpoints.as_json()}, indent=2) + "\n")
         else:
             out.print(screen.table(current))
+            out.print(screen.moved(endpoints), highlight=False)
         if not current.ready:
             raise typer.Exit(1)
 
@@ -250,6 +253,11 @@ def _faults() -> Iterator[None]:
         err.print(str(error), highlight=False, markup=False)
         with suppress(control.NotRunning):
             err.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
+        raise typer.Exit(1) from None
+    except PermissionError as error:
+        err.print(
+            f"{error.filename}: {error.strerror}. Does it belong to another user?", highlight=False, markup=False
+        )
         raise typer.Exit(1) from None
     except MessagingError as error:
         err.print(str(error), highlight=False, markup=False)

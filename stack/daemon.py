@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import sys
 from pathlib import Path
 
@@ -43,7 +42,6 @@ def main() -> int:
     parser.add_argument("--infra-only", action="store_true", help="without the deploy step and the services")
     parser.add_argument("--ephemeral", action="store_true", help="delete the data directory at the end")
     options = parser.parse_args()
-    os.umask(0o022)
     layout = Layout(options.data_dir)
     layout.create()
     with journal.kept_in(layout.log("supervisor")):

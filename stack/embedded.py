@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from messaging.errors import Misconfigured
@@ -19,6 +19,8 @@ from stack.supervisor import Life, Supervisor
 
 EARLIER_RUN_SECONDS = 30.0
 """How long the children of a run that was killed may still take to end."""
+
+ASKING_SECONDS = 0.3
 
 
 class AlreadyRunning(Misconfigured):
@@ -59,11 +61,11 @@ class Embedded:
         self._claims = ports.Claims()
         self._stopping = False
         self._fixed_ports = {**settings.fixed_ports(), **(fixed_ports or {})}
-        self.supervisor: Supervisor
 
     def __enter__(self) -> "Embedded":
         self.layout.create()
-        self._lock = locks.take(self.layout.supervisor_lock)
+        # Those who only ask whether one runs hold the lock for an instant.
+        self._lock = locks.wait_for(self.layout.supervisor_lock, ASKING_SECONDS)
         if self._lock is None:
             raise AlreadyRunning(self.layout)
         try:
@@ -94,6 +96,10 @@ class Embedded:
         self.ports = ports.choose(self._fixed_ports, state.read(self.layout.state).ports, self._claims.take)
         self.plan = plan.make(self.layout, self.home, self.ports, self._store)
         self.endpoints = self.plan.endpoints()
+        children = self.plan.infrastructure()
+        if self._services:
+            children += documents.children(self.layout, self.endpoints, self._service_environment)
+        self.supervisor = Supervisor(self.layout, children, self._changed)
         state.write(self.layout.state, state.State(self.ports, os.getpid()))
 
     def _release(self) -> None:
@@ -107,18 +113,12 @@ class Embedded:
         self._store.jars(plan.JARS)
         self._store.unpacked(plan.REGISTRY)
 
-    async def run(self, on_change: Callable[[Life], None] = lambda _life: None) -> None:
+    def _changed(self, _life: Life) -> None:
+        pids = {name: life.pid for name, life in self.supervisor.lives.items() if life.pid}
+        state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
+
+    async def run(self) -> None:
         """Keep the stack running until it is asked to stop (by a signal or at the desk)."""
-        children = self.plan.infrastructure()
-        if self._services:
-            children += documents.children(self.layout, self.endpoints, self._service_environment)
-
-        def changed(life: Life) -> None:
-            pids = {name: one.pid for name, one in self.supervisor.lives.items() if one.pid}
-            state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
-            on_change(life)
-
-        self.supervisor = Supervisor(self.layout, children, changed)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop)

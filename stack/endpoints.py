@@ -22,6 +22,7 @@ class Endpoints:
     postgres             host:port                databases   one per service, by the service's name
     admin, owner         the superuser, and the role that owns the services' databases
     token_secret_file    the key that signs tokens
+    ports                every port by its name, as `workbot up --port` takes it
     postgres_data        where Postgres keeps its files; outside data_dir when its own user cannot reach that
     """
 
@@ -37,6 +38,7 @@ class Endpoints:
     storage: Path
     postgres_data: Path
     data_dir: Path
+    ports: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
         """The same, made of what JSON knows."""
@@ -57,6 +59,7 @@ class Endpoints:
             storage=Path(raw["storage"]),
             postgres_data=Path(raw["postgres_data"]),
             data_dir=Path(raw["data_dir"]),
+            ports=raw["ports"],
         )
 
 

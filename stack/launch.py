@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from stack.settings import StackSettings
 from stack.status import Phase, Status
 
 REFRESH_SECONDS = 0.5
+REFRESH_READY_SECONDS = 2.0
 HOPELESS_RESTARTS = 3
 """Deaths of one child during a start after which a person should look."""
 
@@ -42,8 +44,9 @@ def foreground(settings: StackSettings, progress: Progress, fixed_ports: dict[st
 async def _run_and_show(embedded: Embedded, show: Show) -> None:
     running = asyncio.create_task(embedded.run())
     while not running.done():
-        await asyncio.wait([running], timeout=REFRESH_SECONDS)
-        show(await embedded.status())
+        status = await embedded.status()
+        show(status)
+        await asyncio.wait([running], timeout=REFRESH_READY_SECONDS if status.ready else REFRESH_SECONDS)
     await running
 
 
@@ -61,29 +64,29 @@ def detached(
     store.jars(plan.JARS)
     store.unpacked(plan.REGISTRY)
     layout.create()
-    said = layout.run / "daemon.out"
-    with said.open("wb") as output:
+    with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(  # noqa: S603
             daemon.command(layout.root, ports=fixed_ports),
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=said,
+            stderr=said,
             cwd="/",
             start_new_session=True,
         )
-    deadline = time.monotonic() + timeout
-    while True:
-        with contextlib.suppress(control.NotRunning):
-            status = control.status(layout.root)
-            show(status)
-            if status.ready:
-                return
-            _give_up_if_hopeless(status, layout)
-        if process.poll() is not None:
-            raise Misconfigured(said.read_text("utf-8").strip() or f"The supervisor ended with {process.returncode}.")
-        if time.monotonic() >= deadline:
-            raise NotUp(f"Not everything is ready after {timeout:g} s. See `workbot status` and `workbot logs NAME`.")
-        time.sleep(REFRESH_SECONDS / 2)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                said.seek(0)
+                told = said.read().decode("utf-8", errors="replace").strip()
+                raise Misconfigured(told or f"The supervisor ended with {process.returncode}.")
+            with contextlib.suppress(control.NotRunning):
+                status = control.status(layout.root)
+                show(status)
+                if status.ready:
+                    return
+                _give_up_if_hopeless(status, layout)
+            time.sleep(REFRESH_SECONDS / 2)
+    raise NotUp(f"Not everything is ready after {timeout:g} s. See `workbot status` and `workbot logs NAME`.")
 
 
 def _give_up_if_hopeless(status: Status, layout: Layout) -> None:

@@ -46,12 +46,16 @@ def find(layout: Layout, user_name: str) -> PostgresHome:
     """Settle where Postgres lives for this data directory, making folder and system user if root needs them."""
     data = layout.data / "postgres"
     if os.geteuid() != 0:
+        _check_owner(data, os.geteuid())
         return PostgresHome(_SITE / _PROGRAMS, data, None)
     user = _system_user(user_name)
+    _check_owner(data, user.uid)
     site = _SITE
     if not reachable(site / _PROGRAMS / "bin" / "postgres", user) or not reachable(site / _LIBRARIES, user):
         site = _copied_programs(user)
     if not reachable(layout.data, user):
+        if data.exists():
+            raise Misconfigured(f"{user_name} cannot reach Postgres's data in {data} any more: a folder was closed.")
         data = closed_data(layout)
         _closed_folder(CLOSED_HOME, user)
     return PostgresHome(site / _PROGRAMS, data, user)
@@ -60,6 +64,14 @@ def find(layout: Layout, user_name: str) -> PostgresHome:
 def closed_data(layout: Layout) -> Path:
     """Where the data is kept when the system user cannot reach the data directory."""
     return CLOSED_HOME / f"data-{layout.identity()}"
+
+
+def _check_owner(data: Path, uid: int) -> None:
+    if data.exists() and data.stat().st_uid != uid:
+        raise Misconfigured(
+            f"Postgres's data in {data} is another user's (uid {data.stat().st_uid}), who must start the stack. "
+            "Root starts it as a system user, so data made as root is not an ordinary user's."
+        )
 
 
 def reachable(path: Path, user: System) -> bool:

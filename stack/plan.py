@@ -55,6 +55,7 @@ class Plan:
             storage=self.layout.storage,
             postgres_data=self.home.data,
             data_dir=self.layout.root,
+            ports=dict(self.ports),
         )
 
 

@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from stack import ports
 from stack.endpoints import Endpoints
 from stack.status import ChildStatus, Phase, Status
 
@@ -63,6 +64,12 @@ def addresses(endpoints: Endpoints) -> Table:
     ):
         drawn.add_row(name, address)
     return drawn
+
+
+def moved(endpoints: Endpoints) -> str:
+    """Which ports are not the usual ones, or nothing."""
+    others = [f"{name} {port}" for name, port in endpoints.ports.items() if port != ports.DEFAULTS[name]]
+    return f"Not on their usual ports: {', '.join(others)}." if others else ""
 
 
 class View:

@@ -27,7 +27,7 @@ from messaging.cursor import Cursor, Order, Position, Row, Slice
 from messaging.errors import OutboxFull
 from messaging.leader import LostLead
 from messaging.positions import Positions
-from messaging.publisher import Publisher
+from messaging.publisher import Batch, Publisher
 from messaging.relay import Relay
 from tests.fixtures.outbox import (
     Follower,
@@ -535,16 +535,16 @@ def test_an_error_that_is_not_the_records_fault_skips_nothing(
 ) -> None:
     """A delivery report with a passing error: the slice is sent again from the stored position."""
     name = topic()
-    report, failed = Publisher._report, False
+    report, failed = Batch.report, False
 
-    def failing_once(self: Publisher, batch: object, row: Row, error: KafkaError | None, message: Message) -> None:
+    def failing_once(self: Batch, row: Row, error: KafkaError | None, message: Message | None) -> None:
         nonlocal failed
         if not failed:
             failed = True
             error = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-        report(self, batch, row, error, message)  # type: ignore[arg-type]
+        report(self, row, error, message)
 
-    monkeypatch.setattr(Publisher, "_report", failing_once)
+    monkeypatch.setattr(Batch, "report", failing_once)
     with service.connect() as writer, relaying(), Follower(infra.kafka_bootstrap, name) as follower:
         write(writer, name, "one", "two")
         follower.until(lambda seen: seen.subjects().count("two") == 2)
