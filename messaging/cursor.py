@@ -12,7 +12,8 @@ A large difference is walked in slices by `seq`, with both snapshots fixed and e
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ import psycopg
 
 Order = Literal["commit", "strict"]
 Connection = psycopg.Connection[tuple[Any, ...]]
+Answer = psycopg.Cursor[tuple[Any, ...]]
 
 Row = tuple[int, str, str, bytes, str, str, str, str, str, str, str | None]
 """seq, topic, key, payload, id, source, type, time, subject, version, traceparent."""
@@ -76,16 +78,38 @@ class Cursor:
     ) -> None:
         """`between` is called between two statements of one slice (the heartbeat)."""
         self.position = position
-        self.known = 0
+        self.known = position.until_seq - position.after_seq
         """Rows of the difference being walked that were not read yet."""
         self.last_value = 0
         """The highest number any writer had drawn at the last read of new rows."""
         self._connection = connection
         self._strict = order == "strict"
         self._between = between
+        self._asked: tuple[ExitStack, Answer] | None = None
+        self._answer: list[Row] | None = None
+
+    def ask(self) -> None:
+        """Let Postgres read the next slice of a large difference while the caller is busy with this one.
+
+        Nothing else may run on the connection before `collect` (or `next`, which collects).
+        """
+        if self.position.cur is None:
+            return
+        stack = ExitStack()
+        stack.enter_context(self._connection.pipeline())
+        self._asked = stack, self._execute("walk", self._stretch())
+
+    def collect(self) -> None:
+        """Take in what was asked for, if anything was."""
+        if self._asked is not None:
+            stack, answer = self._asked
+            self._asked = None
+            with stack:
+                self._answer = answer.fetchall()
 
     def next(self) -> Slice:
         """The next slice; empty with `more` false when nothing new is committed."""
+        self.collect()
         piece = self._read() if self.position.cur is None else self._walk()
         self.position = piece.end
         return piece
@@ -93,9 +117,13 @@ class Cursor:
     def _read(self) -> Slice:
         here = self.position
         low, running = here.unseen()
-        found = self._fetch(
-            "read", prev=here.prev, low=str(low), running=[str(xid) for xid in running], strict=self._strict
-        )
+        values = {
+            "prev": here.prev,
+            "low": str(low),
+            "running": [str(xid) for xid in running],
+            "strict": self._strict,
+        }
+        found = self._execute("read", values).fetchall()
         cur, count, self.last_value = found[0][:3]
         if count == 0:
             return Slice([], Position(cur), more=False)
@@ -105,16 +133,21 @@ class Cursor:
         return Slice([], Position(here.prev, cur, first - 1, last), more=True)
 
     def _walk(self) -> Slice:
-        here = self.position
-        upto = min(here.after_seq + WALK, here.until_seq)
-        rows = self._fetch("walk", prev=here.prev, cur=here.cur, after=here.after_seq, upto=upto)
+        here, stretch = self.position, self._stretch()
+        rows: list[Row] = self._execute("walk", stretch).fetchall() if self._answer is None else self._answer
+        self._answer = None
         cut = len(rows) == SLICE_ROWS or sum(len(row[3]) for row in rows) >= SLICE_BYTES
-        after = rows[-1][0] if cut else upto
+        after: int = rows[-1][0] if cut else stretch["upto"]
         self.known = max(0, self.known - len(rows))
         if after >= here.until_seq:
             self.known = 0
             return Slice(rows, Position(here.cur or here.prev), more=True)
         return Slice(rows, replace(here, after_seq=after), more=True)
+
+    def _stretch(self) -> dict[str, Any]:
+        here = self.position
+        upto = min(here.after_seq + WALK, here.until_seq)
+        return {"prev": here.prev, "cur": here.cur, "after": here.after_seq, "upto": upto}
 
     def _measure(self, prev: str, cur: str, low: int, running: list[int]) -> tuple[int, int, int]:
         """How many rows the difference has, its lowest and its highest number: where the walk starts and ends."""
@@ -123,9 +156,9 @@ class Cursor:
             at: tuple[str, int] | None = (str(start), 0)
             while at is not None:
                 self._between()
-                chunk = self._fetch("measure", prev=prev, cur=cur, low=at[0], seq=at[1], high=str(end))
+                values = {"prev": prev, "cur": cur, "low": at[0], "seq": at[1], "high": str(end)}
                 at = None
-                for xid, seq, members, first, last in chunk:
+                for xid, seq, members, first, last in self._execute("measure", values).fetchall():
                     at = (xid, seq)
                     if members:
                         count += members
@@ -133,7 +166,6 @@ class Cursor:
                         lasts.append(last)
         return count, min(firsts), max(lasts)
 
-    def _fetch(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
-        values.update(rows=SLICE_ROWS, bytes=SLICE_BYTES, entries=MEASURE)
-        with self._connection.cursor(binary=True) as cursor:
-            return cursor.execute(_QUERIES[query], values, prepare=True).fetchall()
+    def _execute(self, query: str, values: Mapping[str, Any]) -> Answer:
+        bounds = {"rows": SLICE_ROWS, "bytes": SLICE_BYTES, "entries": MEASURE}
+        return self._connection.cursor(binary=True).execute(_QUERIES[query], {**values, **bounds}, prepare=True)

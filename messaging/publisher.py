@@ -8,9 +8,9 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from messaging import message
 from messaging.cursor import Row
 from messaging.destinations import Destinations
+from messaging.message import ID, SOURCE, SPECVERSION, SUBJECT, TIME, TRACEPARENT, TYPE, VERSION
 from messaging.producer import REFUSED, producer_config
 
 BATCH_BYTES = 131_072
@@ -34,16 +34,16 @@ def headers(row: Row) -> list[Header]:
     """CloudEvents binary mode, the event's major version, and the trace it was written in, if any."""
     _seq, _topic, _key, _payload, event_id, source, event_type, occurred_at, subject, version, traceparent = row
     found: list[Header] = [
-        (message.SPECVERSION, "1.0"),
-        (message.ID, event_id),
-        (message.SOURCE, source),
-        (message.TYPE, event_type),
-        (message.TIME, occurred_at),
-        (message.SUBJECT, subject),
-        (message.VERSION, version),
+        (SPECVERSION, "1.0"),
+        (ID, event_id),
+        (SOURCE, source),
+        (TYPE, event_type),
+        (TIME, occurred_at),
+        (SUBJECT, subject),
+        (VERSION, version),
     ]
     if traceparent is not None:
-        found.append((message.TRACEPARENT, traceparent))
+        found.append((TRACEPARENT, traceparent))
     return found
 
 

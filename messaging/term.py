@@ -98,7 +98,9 @@ class Term:
         if piece.rows:
             self._empty_polls = 0
             self._sent_at = time.monotonic() if not self._under_way else self._sent_at
+            self._cursor.ask()
             self._under_way.append(UnderWay(self._publisher.send(piece.rows), piece.end))
+            self._cursor.collect()
             self._publisher.poll(0)
         elif self._under_way:
             self._under_way[-1].end = piece.end
@@ -155,6 +157,7 @@ class Term:
         if now < self._next_beat:
             return
         self._next_beat = now + BEAT_SECONDS
+        self._cursor.collect()
         waiting = self._rows_under_way() + self._cursor.known
         drawn = self._leader.beat(waiting)
         oldest = self._under_way[0].batch.rows[0] if self._under_way else None

@@ -23,7 +23,7 @@ from stack.settings import StackSettings
 
 UP_SECONDS = 300.0
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+app = typer.Typer(name="workbot", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 schemas = typer.Typer(no_args_is_help=True, help="The schema registry.")
 topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
 app.add_typer(schemas, name="schemas")

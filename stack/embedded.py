@@ -150,6 +150,8 @@ class Embedded:
         name, overrides = request.get("name"), request.get("env")
         if name not in self.supervisor.lives:
             raise Refused(f"There is no child named {name}; the names are {', '.join(self.supervisor.lives)}.")
+        if self.supervisor.lives[name].child.once:
+            raise Refused(f"{name} is a step, not a server; the `workbot` command has its parts.")
         if not isinstance(overrides, dict):
             raise Refused("env must be an object of strings.")
         try:

@@ -27,9 +27,9 @@ def read_with_pdfium(content: bytes) -> str:
 
 
 def test_both_libraries_read_every_good_pdf() -> None:
-    documents = [corpus.document(SEED, index) for index in range(120)]
+    documents = [corpus.document(SEED, index) for index in range(60)]
     pdfs = [document for document in documents if document.kind == "pdf"]
-    assert len(pdfs) > 40
+    assert len(pdfs) > 20
     for document in pdfs:
         for text in (read_with_pypdf(document.content), read_with_pdfium(document.content)):
             assert f"Invoice number: {document.reference}" in text
@@ -39,7 +39,7 @@ def test_both_libraries_read_every_good_pdf() -> None:
 @pytest.mark.parametrize("harm", breakage.KINDS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("compress", [True, False])
 def test_both_libraries_fail_on_every_kind_of_breakage(harm: breakage.Harm, compress: bool) -> None:
-    for number in range(60):
+    for number in range(24):
         random = Random(number)
         scan = random.randbytes(4000) if number % 3 == 0 else b""
         pages = [[f"Invoice number: {corpus.reference(SEED, number)}"]] * (1 + number % 3)

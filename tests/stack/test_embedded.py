@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
+from messaging.errors import Misconfigured
 from messaging.settings import read_secret
 from stack import control, daemon, guard, pghome, postgres, state
 from stack.layout import Layout
@@ -224,3 +225,12 @@ def test_root_never_opens_a_closed_folder(tmp_path: Path) -> None:
     assert stat.S_IMODE(pghome.CLOSED_HOME.stat().st_mode) == 0o700
     assert pghome.reachable(pghome.CLOSED_HOME, home.user)
     assert not pghome.reachable(layout.data, home.user)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_data_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.create()
+    (layout.data / "postgres").mkdir()
+    with pytest.raises(Misconfigured, match=r"another user's \(uid 0\)"):
+        pghome.find(layout, "workbot-postgres")
