@@ -12,7 +12,7 @@ from loadtest.records import Sent
 from loadtest.scenario import Scenario
 from web import tokens
 
-CONNECTIONS = {True: 4, False: 1}
+CONNECTIONS = {True: 2, False: 1}
 """How many POSTs a sender has under way at once: the noisy one (True), and each of the others."""
 _TRIES = 10
 _MAX_WAIT_SECONDS = 10.0

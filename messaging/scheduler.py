@@ -40,6 +40,7 @@ class Scheduler:
         self._tasks: dict[asyncio.Task[None], Partition] = {}
         self._alone = False
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_at = 0.0
         self.lanes = lanes
         self.fairness = Fairness(policy)
         self.delayed = Delayed()
@@ -228,10 +229,11 @@ class Scheduler:
     def _wake_in(self, seconds: float) -> None:
         at = self._loop.time() + seconds
         if self._wake is not None:
-            if self._wake.when() <= at:
+            if self._wake_at <= at:
                 return
             self._wake.cancel()
-        self._wake = self._loop.call_at(at, self._woken)
+        self._wake_at = at
+        self._wake = self._loop.call_later(seconds, self._woken)
 
     def _woken(self) -> None:
         self._wake = None

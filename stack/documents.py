@@ -3,10 +3,9 @@
 import sys
 from collections.abc import Mapping
 
-import httpx
-
 from messaging.settings import inherited_environment
-from stack.child import INFRA, Child, NotReady
+from stack import probes
+from stack.child import INFRA, Child
 from stack.endpoints import Endpoints
 from stack.layout import Layout
 
@@ -43,10 +42,7 @@ def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> 
 
 def _process(role: str, url: str, environment: Mapping[str, str]) -> Child:
     async def probe() -> None:
-        async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-            answer = await client.get(f"{url}/readyz")
-        if answer.status_code != 200:
-            raise NotReady(f"/readyz answered {answer.status_code}: {answer.text[:150]}")
+        await probes.expect_ok(f"{url}/readyz")
 
     port = url.rpartition(":")[2]
     return Child(

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
-
 from messaging.settings import read_secret
-from stack import keys, roles
-from stack.child import Child, NotReady
+from stack import keys, probes, roles
+from stack.child import Child
 from stack.java import ENVIRONMENT, java
 from stack.layout import Layout
 from stack.postgres import Postgres
@@ -66,7 +64,4 @@ class Registry:
         await asyncio.to_thread(roles.ensure, self._postgres.admin_conninfo(), _ROLE, password)
 
     async def _probe(self) -> None:
-        async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-            answer = await client.get(f"{self.url}/subjects")
-        if answer.status_code != 200:
-            raise NotReady(f"GET /subjects answered {answer.status_code}")
+        await probes.expect_ok(f"{self.url}/subjects")

@@ -19,7 +19,7 @@ from messaging.settings import read_secret
 from messaging.timers import Timers
 from schemas import catalog, topics
 from schemas.events import DocumentFailed, DocumentRead, DocumentReadingRequested, DocumentReceived
-from services.documents import upkeep
+from services.documents import store, upkeep
 from services.documents.api import router
 from services.documents.extraction import Extraction
 from services.documents.handlers import HANDLERS
@@ -51,8 +51,7 @@ class Base:
     async def database_answers(self) -> bool:
         """For the readiness check."""
         async with self.pool.connection() as conn:
-            await conn.execute("select 1")
-        return True
+            return await store.answers(conn)
 
 
 async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: str, *, autocommit: bool) -> Base:

@@ -204,6 +204,11 @@ async def note_failure(
     return cursor.rowcount == 1
 
 
+async def answers(conn: Connection) -> bool:
+    """Whether the database does."""
+    return await (await conn.execute("select 1")).fetchone() is not None
+
+
 async def known_keys(conn: Connection, keys: Collection[str]) -> set[str]:
     """Those of the storage keys that belong to a document."""
     cursor = await conn.execute(_KNOWN_KEYS, (list(keys),))

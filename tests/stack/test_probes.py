@@ -1,0 +1,41 @@
+"""Asking over HTTP."""
+
+import asyncio
+
+import pytest
+
+from stack.child import NotReady
+from stack.probes import expect_ok
+
+
+async def ask(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /readyz HTTP/1.1\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        await expect_ok(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/readyz")
+
+
+async def test_a_200_is_ready() -> None:
+    await ask(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 503 Unavailable\r\n\r\nno database", "/readyz answered 503: no database"),
+        (b"", "/readyz answered nothing"),
+        (b"nonsense", "/readyz answered nothing"),
+    ],
+)
+async def test_anything_else_is_not_and_says_what_came(answer: bytes, said: str) -> None:
+    with pytest.raises(NotReady, match=said):
+        await ask(answer)
+
+
+async def test_nobody_listening_is_an_error_of_the_system() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await expect_ok("http://127.0.0.1:1/readyz")
