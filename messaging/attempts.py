@@ -6,7 +6,7 @@ leave the last few out, the ledger never.
 
 from datetime import UTC, datetime
 
-from messaging.database import Pool, is_outage
+from messaging.database import Pool, is_outage, single_statements
 from messaging.runs import Run
 
 _COPY = """
@@ -56,7 +56,7 @@ class Attempts:
             return
         rows, self._rows = self._rows, []
         try:
-            async with self._pool.connection() as conn, conn.cursor().copy(_COPY) as copy:
+            async with single_statements(self._pool) as conn, conn.cursor().copy(_COPY) as copy:
                 for row in rows:
                     await copy.write_row(row)
         except Exception as error:

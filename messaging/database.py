@@ -1,6 +1,8 @@
 """Connections to Postgres. Every URL and password goes through here; neither is ever logged."""
 
 import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from psycopg import AsyncConnection, InterfaceError, OperationalError
@@ -60,6 +62,21 @@ class _CheckedPool(AsyncConnectionPool[Connection]):
                 return connection
             await connection.close()
             await self.putconn(connection)
+
+
+@asynccontextmanager
+async def single_statements(pool: Pool) -> AsyncIterator[Connection]:
+    """A pooled connection on which each statement is a transaction of its own, without BEGIN's and COMMIT's trips."""
+    async with pool.connection() as connection:
+        if connection.autocommit:
+            yield connection
+            return
+        await connection.set_autocommit(True)
+        try:
+            yield connection
+        finally:
+            if not connection.closed:
+                await connection.set_autocommit(False)
 
 
 def is_outage(error: BaseException) -> bool:

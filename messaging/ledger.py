@@ -54,8 +54,12 @@ class Grant:
 
 
 # `known` reads the rows as they were before this statement: that is how a leftover start is told from our own.
+# A start need not survive a crash of Postgres, so its commit does not wait for the disk: with the row, the fence is
+# gone too, and the run's end finds no row to write to.
 _BEGIN = """
-with input as (
+with soon as materialized (
+    select set_config('synchronous_commit', 'off', true)
+), input as (
     select * from unnest(%(ids)s::text[], %(generations)s::int[], %(tokens)s::bigint[], %(due)s::bool[],
                          %(alone)s::bool[]) as i(message_id, generation, token, due, alone)
     order by message_id, generation
@@ -77,7 +81,7 @@ with input as (
 )
 select i.message_id, i.generation, g.token, coalesce(g.failures, known.failures), coalesce(g.strikes, known.strikes),
        known.state, known.token, extract(epoch from known.next_at - clock_timestamp())
-from input i
+from input i cross join soon
 left join granted g using (message_id, generation)
 left join ledger known
        on known.consumer = %(consumer)s and known.message_id = i.message_id and known.generation = i.generation

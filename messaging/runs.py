@@ -11,7 +11,7 @@ import structlog
 
 from messaging import telemetry
 from messaging.batcher import Batcher
-from messaging.database import Connection, Pool, is_outage
+from messaging.database import Connection, Pool, is_outage, single_statements
 from messaging.deadletter import FIRST_HOP, Hop
 from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage, Retryable, Undecodable
 from messaging.job import Handler, Job, Reader
@@ -183,7 +183,7 @@ class Runs:
     async def _begin_batch(self, starts: list[Start]) -> list[Grant]:
         assert self._ledger is not None
         assert self._pool is not None
-        async with self._pool.connection() as conn:
+        async with single_statements(self._pool) as conn:
             return await self._ledger.begin(conn, starts)
 
     async def _finish(self, conn: Connection, run: Run) -> bool:
@@ -193,7 +193,7 @@ class Runs:
     async def _finish_batch(self, runs: list[Run]) -> list[bool]:
         assert self._ledger is not None
         assert self._pool is not None
-        async with self._pool.connection() as conn:
+        async with single_statements(self._pool) as conn:
             held = await self._ledger.finish_many(conn, [(run.id, run.generation, run.token) for run in runs])
         return [run.token in held for run in runs]
 

@@ -7,9 +7,9 @@ whether it runs:     is_running()
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from messaging.errors import Misconfigured
 from stack import locks, sockets
@@ -17,6 +17,8 @@ from stack.endpoints import Endpoints
 from stack.layout import Layout
 from stack.settings import PROJECT
 from stack.status import Status
+
+Answer = TypeVar("Answer")
 
 DEFAULT_DATA_DIR = PROJECT / ".workbot"
 
@@ -36,12 +38,12 @@ def is_running(data_dir: Path = DEFAULT_DATA_DIR) -> bool:
 
 def status(data_dir: Path = DEFAULT_DATA_DIR) -> Status:
     """How every child is. Raises NotRunning."""
-    return Status.from_json(_ask(data_dir, {"do": "status"}))
+    return _read(Status.from_json, _ask(data_dir, {"do": "status"}), data_dir)
 
 
 def endpoints(data_dir: Path = DEFAULT_DATA_DIR) -> Endpoints:
     """Every address, valid for as long as this stack runs. Raises NotRunning."""
-    return Endpoints.from_json(_ask(data_dir, {"do": "endpoints"}))
+    return _read(Endpoints.from_json, _ask(data_dir, {"do": "endpoints"}), data_dir)
 
 
 def restart(
@@ -89,6 +91,15 @@ def wait_until_ready(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0) 
         if time.monotonic() >= deadline:
             raise ControlFailed(f"Not ready within {timeout:g} s: {waiting}.")
         time.sleep(0.1)
+
+
+def _read(read: Callable[[Mapping[str, Any]], Answer], raw: Mapping[str, Any], data_dir: Path) -> Answer:
+    try:
+        return read(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControlFailed(
+            f"The stack on {data_dir} was started by another version of this code: `workbot down`, then `workbot up`."
+        ) from error
 
 
 def _ask(data_dir: Path, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def test_the_api_answers_repeats_quickly(face: Face, sender: httpx.Client) -> No
 def test_a_path_is_never_made_of_what_a_client_says(face: Face, sender: httpx.Client) -> None:
     outside = Path(face.storage).parent
     before = sorted(path.name for path in outside.iterdir())
-    for name in ("../escape.txt", "..\\escape.txt", "/tmp/escape.txt", "a" * 3000):
+    for name in ("../escape.txt", "..\\escape.txt", "/var/escape.txt", "a" * 3000):
         assert sender.post(PATH, files={"file": (name, b"hello", "text/plain")}).status_code == 202
     assert sorted(path.name for path in outside.iterdir()) == before
     assert all(len(name) == 36 for name in face.files())
