@@ -5,6 +5,7 @@ does not grow with its trips. What arrives in these headers is untrusted: anythi
 """
 
 import time
+from collections.abc import Sequence
 
 from messaging.message import RawHeaders, header_pairs, header_text, headers_to_dict
 
@@ -19,6 +20,9 @@ DEAD_ATTEMPTS = "workbot_dead_attempts"
 DEAD_AT = "workbot_dead_at_ms"
 
 OURS = frozenset({DUE, FAILURES, GENERATION, ORIGIN, DEAD_CONSUMER, DEAD_REASON, DEAD_ERROR, DEAD_ATTEMPTS, DEAD_AT})
+
+MAX_ORIGIN = 300
+"""Longest origin, in characters, that is used: more than any topic's name with its numbers."""
 
 
 def original_headers(headers: RawHeaders) -> list[tuple[str, bytes | None]]:
@@ -35,8 +39,18 @@ def retry_headers(
         (ORIGIN, origin.encode()),
         (DUE, str(int(due_at * 1000)).encode()),
         (FAILURES, str(failures).encode()),
-        (GENERATION, str(generation).encode()),
+        (GENERATION, _generation(generation)),
     ]
+
+
+def sent_back_headers(
+    original: Sequence[tuple[str, bytes | None]], *, origin: str, generation: int
+) -> list[tuple[str, bytes | None]]:
+    """Headers for the retry topic of a dead letter that is sent back: due at once, its attempts counted anew.
+
+    `original` is what `original_headers` gave of the dead letter, `generation` one more than that had.
+    """
+    return [*original, (ORIGIN, origin.encode()), (GENERATION, _generation(generation))]
 
 
 def dead_headers(
@@ -46,7 +60,7 @@ def dead_headers(
     return [
         *original_headers(headers),
         (ORIGIN, origin.encode()),
-        (GENERATION, str(generation).encode()),
+        (GENERATION, _generation(generation)),
         (DEAD_CONSUMER, consumer.encode()),
         (DEAD_REASON, reason.encode()),
         (DEAD_ERROR, error.encode("utf-8", "replace")),
@@ -65,7 +79,29 @@ class Hop:
         self.due_at = _number(ours.get(DUE)) / 1000
         self.failures = min(_number(ours.get(FAILURES)), 1_000_000)
         self.generation = min(_number(ours.get(GENERATION)), 1_000_000)
-        self.origin = header_text(ours, ORIGIN)
+        origin = header_text(ours, ORIGIN)
+        self.origin = origin if origin and len(origin) <= MAX_ORIGIN and "\0" not in origin else None
+
+
+class Death:
+    """What a dead letter says of its end; None for what it says nothing usable about.
+
+    `at` is Unix time in seconds. The texts are as sent, of any length.
+    """
+
+    __slots__ = ("at", "attempts", "error", "reason")
+
+    def __init__(self, headers: RawHeaders) -> None:
+        ours = headers_to_dict(headers)
+        self.reason = header_text(ours, DEAD_REASON)
+        self.error = header_text(ours, DEAD_ERROR)
+        self.attempts = min(_number(ours.get(DEAD_ATTEMPTS)), 1_000_000) or None
+        self.at = _number(ours.get(DEAD_AT)) / 1000 or None
+
+
+def _generation(generation: int) -> bytes:
+    # Of one width, so that a record sent back ten times is as large as one never sent back.
+    return b"%04d" % generation
 
 
 def _number(raw: bytes | None) -> int:

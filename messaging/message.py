@@ -21,6 +21,9 @@ TRACEPARENT = "traceparent"
 MAX_KEY_PART = 200
 """Longest tenant or sender, in characters: a key is stored beside every job, so it stays short."""
 
+MAX_ID = 200
+"""Longest message id, in characters, that is used: it is kept beside every job, and in an index."""
+
 
 class Key(NamedTuple):
     """Who a record belongs to: order and fairness are kept per key. On the wire: ``<tenant>:<sender>``."""
@@ -93,3 +96,9 @@ def header_text(headers: Mapping[str, bytes], name: str) -> str | None:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def message_id(headers: Mapping[str, bytes], origin: str) -> str:
+    """What a record is known by: its ce_id, or where it was first written when it has none that can be used."""
+    given = header_text(headers, ID)
+    return given if given and len(given) <= MAX_ID and "\0" not in given else origin

@@ -17,7 +17,7 @@ from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable,
 from messaging.job import Handler, Job, Reader
 from messaging.lanes import NOBODY, Entry
 from messaging.ledger import Found, Grant, Ledger, Start
-from messaging.message import ID, SUBJECT, TRACEPARENT, header_text, headers_to_dict
+from messaging.message import SUBJECT, TRACEPARENT, header_text, headers_to_dict, message_id
 
 log = structlog.get_logger(__name__)
 
@@ -26,9 +26,6 @@ MAX_STRIKES = 3
 
 BUSY_SECONDS = 1.0
 """How soon to ask again after a job that another live worker is still running."""
-
-MAX_ID = 200
-"""Longest message id, in characters, that goes into the ledger; a longer one is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +110,8 @@ class Runs:
         headers = headers_to_dict(raw)
         hop = Hop(raw) if entry.partition.is_retry else FIRST_HOP
         origin = hop.origin or f"{entry.partition.topic}/{entry.partition.number}/{entry.offset}"
-        message_id = header_text(headers, ID)
-        if not message_id or len(message_id) > MAX_ID or "\0" in message_id:
-            message_id = origin
-        return Run(entry, lent, alone, message_id, hop.generation, hop.failures, headers, origin)
+        known_as = message_id(headers, origin)
+        return Run(entry, lent, alone, known_as, hop.generation, hop.failures, headers, origin)
 
     async def execute(self, run: Run) -> None:
         """Start, handle, finish. Only cancellation is raised; the scheduler then gives the start back."""
@@ -162,8 +157,9 @@ class Runs:
         run.job = Job(
             run.id, run.generation, run.entry.key, run.attempt, event, run.headers, pool=pool, finish=finish
         )
-        with telemetry.trace(header_text(run.headers, TRACEPARENT)):
-            await run.handler.run(run.job)
+        # A run is a task of its own, so its trace ends with it.
+        telemetry.enter_trace(header_text(run.headers, TRACEPARENT))
+        await run.handler.run(run.job)
         if finish is not None and not run.job.finished and not await self._finishes.submit(run):
             raise Fenced(f"Another run owns job {run.id}.")
         run.verdict = Finished()

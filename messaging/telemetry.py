@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,13 @@ RELAY_TAKEOVERS = Counter("workbot_relay_takeovers_total", "Leaders replaced bec
 RELAY_OUTAGES = Counter("workbot_relay_outages_total", "Times a server was away for the relay", ["relay", "resource"])
 OLDEST_WRITER_SECONDS = Gauge("workbot_oldest_writer_seconds", "Age of the cluster's oldest open writer", ["relay"])
 
+LETTERS_STORED = Counter("workbot_letters_stored_total", "Dead letters written to the table")
+LETTERS_SENT_BACK = Counter("workbot_letters_sent_back_total", "Dead letters that Kafka has taken back")
+LETTERS_UNOWNED = Gauge("workbot_letters_unowned", "Open dead letters that no tenant owns", ["source"])
+PROJECTOR_OUTAGES = Counter(
+    "workbot_projector_outages_total", "Times a server was away for the dead-letter projector", ["resource"]
+)
+
 TIMER_RUNS = Counter("workbot_timer_runs_total", "Claimed timers that ran, by outcome", ["timer", "outcome"])
 HTTP_SECONDS = Histogram(
     "workbot_http_request_seconds",
@@ -59,6 +67,7 @@ HTTP_SECONDS = Histogram(
 )
 
 _random = random.Random()  # noqa: S311 - trace ids only have to differ
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 _trace: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
@@ -127,19 +136,19 @@ def current_traceparent() -> str | None:
     return _trace.get()
 
 
+def enter_trace(parent: str | None) -> str:
+    """Put the rest of this task into the trace of `parent` (a new span), or into a new one without a usable parent."""
+    match = _TRACEPARENT.fullmatch(parent) if parent else None
+    span = f"00-{match[1]}-{_random.getrandbits(64) or 1:016x}-{match[2]}" if match else new_traceparent()
+    _trace.set(span)
+    return span
+
+
 @contextmanager
 def trace(parent: str | None) -> Iterator[str]:
-    """Run a block in the trace of `parent` (with a new span), or in a new trace when it is missing or malformed."""
-    parts = (parent or "").split("-")
-    well_formed = (
-        len(parts) == 4
-        and [len(part) for part in parts] == [2, 32, 16, 2]
-        and all(character in "0123456789abcdef" for character in "".join(parts))
-        and parts[0] != "ff"
-    )
-    span = f"00-{parts[1]}-{_random.getrandbits(64) or 1:016x}-{parts[3]}" if well_formed else new_traceparent()
-    reset = _trace.set(span)
+    """Run a block in the trace of `parent`, as `enter_trace` does; the trace before it holds again afterwards."""
+    before = _trace.get()
     try:
-        yield span
+        yield enter_trace(parent)
     finally:
-        _trace.reset(reset)
+        _trace.set(before)

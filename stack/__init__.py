@@ -13,13 +13,15 @@ Read in this order:
     artifacts    jars and archives from the Maven repository, verified by hash
     postgres, kafka, registry, documents
                  the children, one module each
+    plan         all of them together, with their addresses
     deploy       roles, databases, migrations, topics, schemas
 
     guard        the process between supervisor and child: ends the child when its parent is gone
     guarded      starts a child under its guard
     supervisor   the one asyncio process that keeps the children running
     daemon       a supervisor as its own process
+    embedded     one stack as a whole, from its lock to its last child
     desk         the supervisor's side of the control socket
     control      the other side: for the command, the load test and tests
-    cli          the `workbot` command; screen draws for it
+    cli          the `workbot` command; launch starts stacks for it, screen and terminal print
 """

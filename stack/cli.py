@@ -5,21 +5,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from messaging import settings as environment
-from messaging.errors import MessagingError
 from messaging.settings import read_secret
 from stack import control, deploy, keys, launch, logs, ports, progress, screen
-from stack.embedded import AlreadyRunning, delete_data
+from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
+from stack.terminal import err, faults, out
 
 UP_SECONDS = 300.0
 
@@ -28,9 +25,6 @@ schemas = typer.Typer(no_args_is_help=True, help="The schema registry.")
 topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
 app.add_typer(schemas, name="schemas")
 app.add_typer(topics, name="topics")
-
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
 
 
 class _Chosen:
@@ -47,7 +41,7 @@ def workbot(
     ] = None,
 ) -> None:
     """WorkBot's processing layer on this machine: Postgres, Kafka, a schema registry, and the services on them."""
-    with _faults():
+    with faults():
         settings = environment.load(StackSettings)
         chosen = (data_dir or settings.data_dir).expanduser().resolve()
         _Chosen.settings = settings.model_copy(update={"data_dir": chosen})
@@ -70,7 +64,7 @@ def up(
     Ports that nobody fixed are chosen: the ones of the last run, the usual ones, or free ones near them.
     The first start downloads about 200 MB.
     """
-    with _faults():
+    with faults():
         fixed = dict(_port(text) for text in port or [])
         if detach:
             _up_detached(fixed)
@@ -92,7 +86,7 @@ def down(
 ) -> None:
     """Stop the stack. Its data is kept for the next start."""
     data_dir = _Chosen.settings.data_dir
-    with _faults():
+    with faults():
         stopped = control.stop(data_dir)
         out.print("The stack has stopped." if stopped else f"No stack is running on {data_dir}.", highlight=False)
         if delete and data_dir.exists():
@@ -108,7 +102,7 @@ def status(
 ) -> None:
     """Show every part: state, address, restarts, memory. Exits with 1 when no stack runs or a part is not ready."""
     data_dir = _Chosen.settings.data_dir
-    with _faults():
+    with faults():
         current, endpoints = control.status(data_dir), control.endpoints(data_dir)
         if as_json:
             sys.stdout.write(json.dumps({**current.as_json(), "endpoints": endpoints.as_json()}, indent=2) + "\n")
@@ -153,7 +147,7 @@ def token(
     """Print a bearer token for this stack's APIs."""
     from web.tokens import issue
 
-    with _faults():
+    with faults():
         layout = Layout(_Chosen.settings.data_dir)
         secret = read_secret(keys.path(layout, keys.TOKEN_KEY), "the key that signs tokens (made by `workbot up`)")
         try:
@@ -165,14 +159,14 @@ def token(
 @app.command()
 def migrate() -> None:
     """Bring roles, databases and their schemas up to date on the running stack. Safe to repeat and to run at once."""
-    with _faults():
+    with faults():
         _report(deploy.migrate(control.endpoints(_Chosen.settings.data_dir)), "Every database is up to date.")
 
 
 @topics.command("create")
 def create_topics() -> None:
     """Make missing topics and bring settings in line with topics.toml. Safe to repeat and to run at once."""
-    with _faults():
+    with faults():
         endpoints = control.endpoints(_Chosen.settings.data_dir)
         _report(asyncio.run(deploy.create_topics(endpoints)), "Every topic is as topics.toml says.")
 
@@ -180,7 +174,7 @@ def create_topics() -> None:
 @schemas.command("register")
 def register_schemas() -> None:
     """Register every version of every event. Safe to repeat and to run at once."""
-    with _faults():
+    with faults():
         endpoints = control.endpoints(_Chosen.settings.data_dir)
         _report(asyncio.run(deploy.register(endpoints)), "There is nothing to register.")
 
@@ -200,7 +194,7 @@ def demo(context: typer.Context) -> None:
     if "--help" in context.args:
         raise typer.Exit(_loadtest(context.args))
     data_dir = _Chosen.settings.data_dir
-    with _faults():
+    with faults():
         if not control.is_running(data_dir):
             _up_detached({})
         control.wait_until_ready(data_dir)
@@ -242,25 +236,3 @@ def _port(text: str) -> tuple[str, int]:
 def _report(lines: list[str], nothing: str) -> None:
     for line in lines or [nothing]:
         out.print(line, highlight=False, markup=False)
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Tell a person what is wrong in a sentence, and exit with 1."""
-    try:
-        yield
-    except AlreadyRunning as error:
-        err.print(str(error), highlight=False, markup=False)
-        with suppress(control.NotRunning):
-            err.print(screen.addresses(control.endpoints(_Chosen.settings.data_dir)))
-        raise typer.Exit(1) from None
-    except PermissionError as error:
-        err.print(
-            f"{error.filename}: {error.strerror}. Does it belong to another user?", highlight=False, markup=False
-        )
-        raise typer.Exit(1) from None
-    except MessagingError as error:
-        err.print(str(error), highlight=False, markup=False)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None

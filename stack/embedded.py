@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from messaging.errors import Misconfigured
 from stack import documents, keys, locks, memory, pghome, plan, ports, sockets, state
 from stack.artifacts import Progress, Store
@@ -16,6 +18,8 @@ from stack.layout import Layout
 from stack.settings import StackSettings
 from stack.status import ChildStatus, Status
 from stack.supervisor import Life, Supervisor
+
+log = structlog.get_logger("stack")
 
 EARLIER_RUN_SECONDS = 30.0
 """How long the children of a run that was killed may still take to end."""
@@ -29,7 +33,7 @@ class AlreadyRunning(Misconfigured):
     def __init__(self, layout: Layout) -> None:
         known = state.read(layout.state)
         self.pid = known.pid
-        self.ports = known.ports
+        self.data_dir = layout.root
         super().__init__(f"A stack is already running on {layout.root} (pid {known.pid or 'not known yet'}).")
 
 
@@ -115,7 +119,11 @@ class Embedded:
 
     def _changed(self, _life: Life) -> None:
         pids = {name: life.pid for name, life in self.supervisor.lives.items() if life.pid}
-        state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
+        try:
+            state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
+        except OSError as error:
+            # A full disk is no reason to stop the children; the next change writes it again.
+            log.warning("the state could not be written", error=str(error))
 
     async def run(self) -> None:
         """Keep the stack running until it is asked to stop (by a signal or at the desk)."""

@@ -45,6 +45,9 @@ share.coordinator.state.topic.num.partitions=5
 num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=16777216
+# after a kill the broker may register anew once its old session has ended (9 s otherwise)
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=750
 # a killed consumer's partitions move on after about 6 s; the defaults leave them idle for 45 s
 group.initial.rebalance.delay.ms=0
 group.consumer.session.timeout.ms=6000

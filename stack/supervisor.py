@@ -125,7 +125,8 @@ class Supervisor:
             return
         if life.phase is not phase:
             log.info("child", child=life.child.name, phase=phase, message=message)
-        life.phase, life.message, life.since = phase, message, time.time()
+            life.since = time.time()
+        life.phase, life.message = phase, message
         self._on_change(life)
         async with self._changed:
             self._changed.notify_all()
@@ -177,6 +178,8 @@ class Supervisor:
         await self._enter(life, Phase.STARTING)
         run = await Guarded.start(child, environment, self._layout.log(child.name), self._layout.children_lock)
         life.run = run
+        if life.asked:
+            run.release()
         exit_ = asyncio.create_task(run.wait())
         watch = asyncio.create_task(self._watch(life))
         try:
@@ -200,9 +203,10 @@ class Supervisor:
 
     async def _watch(self, life: Life) -> None:
         """Ask the child whether it is ready, again and again. Returns only when it was not ready in time."""
-        child = life.child
-        if child.once or child.probe is None:
+        child, probe = life.child, life.child.probe
+        if child.once or probe is None:
             await asyncio.Event().wait()
+            return
         deadline = time.monotonic() + child.ready_within
         was_ready = False
         while was_ready or time.monotonic() < deadline:
@@ -210,7 +214,7 @@ class Supervisor:
                 await asyncio.Event().wait()
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                    await child.probe()  # type: ignore[misc]
+                    await probe()
             except Exception as error:  # the answer of a probe is its error, whatever its client raises
                 fault = str(error).strip().split("\n", 1)[0] or type(error).__name__
                 if life.phase is not Phase.STOPPING:

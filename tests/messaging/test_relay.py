@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -434,14 +434,15 @@ def test_kafka_away_and_back(
             relaying(bootstrap=proxy.address) as relay,
             Follower(infra.kafka_bootstrap, name, 2) as follower,
         ):
-            fill(service, name, 2000, keys=10)
+            fill(service, name, 12_000, keys=10)
             wait_for(lambda: relay.leading)
+            time.sleep(1.2)
             proxy.heal()
-            follower.take(2000)
+            follower.take(12_000)
             wait_for(lambda: asleep(service))
             confirmed = position(service)
             proxy.cut()
-            for number in range(2000, 2100):
+            for number in range(12_000, 12_100):
                 write(writer, name, str(number), key=f"acme:{number % 10}")
             wait_for(lambda: metric(service, "outages_total", resource="kafka") == 1)
             wait_for(lambda: metric(service, "backlog") >= 100)
@@ -450,7 +451,7 @@ def test_kafka_away_and_back(
             assert relay.healthy()
             assert metric(service, "oldest_seconds") > 0.4
             proxy.heal()
-            follower.until(lambda seen: len(set(seen.subjects())) == 2100)
+            follower.until(lambda seen: len(set(seen.subjects())) == 12_100)
             wait_for(lambda: position(service) != confirmed)
             wait_for(lambda: metric(service, "backlog") == 0)
     finally:
@@ -528,6 +529,29 @@ def test_a_fatal_producer_error_builds_a_new_producer(
         follower.see("after")
         wait_for(lambda: len(built) == 2)
     assert metric(service, "outages_total", resource="kafka") == 1
+
+
+def test_an_error_in_the_middle_of_a_large_difference_is_ridden_out(
+    service: Service, infra: Infra, topic: Callable[..., str], relaying: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Postgres is already reading the next slice: the connection is given up, the walk goes on where it was."""
+    name = topic()
+    send, calls = Publisher.send, 0
+
+    def failing(self: Publisher, rows: "list[Row]") -> Batch:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 4):
+            raise KafkaException(KafkaError(KafkaError._FATAL, "made up", True))
+        return send(self, rows)
+
+    monkeypatch.setattr(Publisher, "send", failing)
+    fill(service, name, 24_000, keys=5)
+    with relaying(), Follower(infra.kafka_bootstrap, name) as follower:
+        follower.until(lambda seen: len(set(seen.subjects())) == 24_000)
+        wait_for(lambda: metric(service, "backlog") == 0)
+    assert metric(service, "outages_total", resource="kafka") == 2
+    assert [int(subject) for subject in follower.firsts()] == list(range(24_000))
 
 
 def test_an_error_that_is_not_the_records_fault_skips_nothing(

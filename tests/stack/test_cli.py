@@ -39,7 +39,7 @@ def test_a_token_speaks_for_who_was_named(tmp_path: Path) -> None:
     assert printed.exit_code == 0
     secret = read_secret(keys.path(layout, keys.TOKEN_KEY), "tokens")
     identity = verify(secret, printed.stdout.strip())
-    assert (identity.sub, identity.tenant, identity.roles) == ("ada", "acme", {"reviewer", "viewer"})
+    assert (identity.sub, identity.tenant, identity.roles) == ("ada", "acme", frozenset({"reviewer", "viewer"}))
 
 
 def test_a_token_for_an_unknown_role_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""How far a consumer group is: per partition its position, the end, and how long the oldest unread record has waited.
+
+Asked from outside the group, so it answers also when no member of it runs.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import TypeVar
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from messaging.errors import Misconfigured, Outage
+
+ANSWER_SECONDS = 5.0
+READ_SECONDS = 1.0
+"""How long the oldest unread records may take to be read, all partitions together."""
+
+Place = tuple[str, int]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition as its group has it.
+
+    position        the next record to finish; None before the group's first commit
+    end             one past the newest record
+    lag             records between them that are still there
+    oldest_seconds  age of the first of them; None when there is none, or it could not be read in time
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    end: int
+    lag: int
+    oldest_seconds: float | None
+
+
+class Lag:
+    """Asks Kafka. Bounded work: three requests for a group, and one record read for each partition that lags."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 2})
+        self._reader = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": client_id,
+                # Required by the client, used for nothing: this consumer only assigns.
+                "group.id": f"{client_id}-unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                # One record is wanted of each partition, and a set of records is the least that Kafka sends.
+                "queued.min.messages": 1,
+                "fetch.message.max.bytes": 1024,
+                "fetch.wait.max.ms": 20,
+                "log_level": 2,
+            }
+        )
+        self._stamps: dict[tuple[str, int, int], float] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def of(self, groups: Mapping[str, Sequence[Place]]) -> dict[str, list[PartitionLag]]:
+        """For each group its places, in their order. Raises Outage (kafka), Misconfigured for an unknown topic."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._ask, groups)
+
+    async def close(self) -> None:
+        """Close the clients."""
+        async with self._one_at_a_time:
+            await asyncio.to_thread(self._reader.close)
+
+    def _ask(self, groups: Mapping[str, Sequence[Place]]) -> dict[str, list[PartitionLag]]:
+        places = list(dict.fromkeys(place for wanted in groups.values() for place in wanted))
+        try:
+            answers = [
+                self._admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group, [TopicPartition(*place) for place in wanted])],
+                    request_timeout=ANSWER_SECONDS,
+                )[group]
+                for group, wanted in groups.items()
+            ]
+            ends = self._offsets(places, OffsetSpec.latest())
+            starts = self._offsets(places, OffsetSpec.earliest())
+            committed = [_positions(_result(answer)) for answer in answers]
+            unread = {
+                (*place, max(positions.get(place, 0), starts[place])): None
+                for positions, wanted in zip(committed, groups.values(), strict=True)
+                for place in wanted
+                if max(positions.get(place, 0), starts[place]) < ends[place]
+            }
+            self._read_stamps(list(unread))
+        except KafkaException as error:
+            raise _as_error(error.args[0]) from error
+        except FutureTimeout as error:
+            raise Outage("Kafka did not say how far its groups are.", "kafka") from error
+        return {
+            group: [self._lag(place, positions.get(place), starts[place], ends[place]) for place in wanted]
+            for (group, wanted), positions in zip(groups.items(), committed, strict=True)
+        }
+
+    def _lag(self, place: Place, position: int | None, start: int, end: int) -> PartitionLag:
+        first = max(position or 0, start)
+        stamp = self._stamps.get((*place, first)) if first < end else None
+        age = None if stamp is None else max(0.0, time.time() - stamp)
+        return PartitionLag(*place, position, end, max(0, end - first), age)
+
+    def _offsets(self, places: Sequence[Place], which: OffsetSpec) -> dict[Place, int]:
+        request = {TopicPartition(*place): which for place in places}
+        answers = self._admin.list_offsets(request, request_timeout=ANSWER_SECONDS)
+        return {(place.topic, place.partition): _result(answer).offset for place, answer in answers.items()}
+
+    def _read_stamps(self, unread: Sequence[tuple[str, int, int]]) -> None:
+        """Learn the time stamps of these records; forget those nobody asks for any more."""
+        self._stamps = {record: self._stamps[record] for record in unread if record in self._stamps}
+        missing = {(topic, partition): offset for topic, partition, offset in unread}
+        for topic, partition, _offset in self._stamps:
+            missing.pop((topic, partition), None)
+        if not missing:
+            return
+        self._reader.assign([TopicPartition(*place, offset) for place, offset in missing.items()])
+        deadline = time.monotonic() + READ_SECONDS
+        while missing and (left := deadline - time.monotonic()) > 0:
+            record = self._reader.poll(left)
+            if record is None or record.error() is not None:
+                continue
+            # The first that is there: transaction markers and compaction leave numbers without a record.
+            place = str(record.topic()), int(record.partition() or 0)
+            if place in missing:
+                self._stamps[*place, missing.pop(place)] = record.timestamp()[1] / 1000
+        self._reader.unassign()
+
+
+def _positions(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
+    return {(p.topic, p.partition): p.offset for p in answer.topic_partitions or () if p.offset >= 0}
+
+
+def _result(answer: "Future[T]") -> T:
+    return answer.result(ANSWER_SECONDS + 1.0)
+
+
+def _as_error(error: KafkaError) -> Outage | Misconfigured:
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return Misconfigured("A topic that is listed is not on Kafka: run `workbot topics create`.")
+    return Outage(f"Kafka did not say how far its groups are: {error.str()}", "kafka")

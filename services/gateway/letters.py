@@ -1,0 +1,115 @@
+"""Pure: a dead letter, read from its record. Whatever a record lacks or garbles, the rest of it is kept."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from messaging.deadletter import Death, Hop, original_headers
+from messaging.message import MAX_KEY_PART, SUBJECT, TYPE, Key, header_text, headers_to_dict, message_id
+
+LONGEST_NAME = 200
+LONGEST_ERROR = 1000
+UNKNOWN = "unknown"
+"""The reason of a letter that does not give one."""
+
+_CLOCKS_DIFFER = timedelta(days=1)
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(Protocol):
+    """What is needed of a Kafka message."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as it is stored.
+
+    Its identity is (source, consumer, message_id, generation). `headers` are the original record's, None when the
+    client cannot read them. Without a usable key it has neither tenant nor owner.
+    """
+
+    source: str
+    consumer: str
+    message_id: str
+    generation: int
+    tenant: str | None
+    owner: str | None
+    type: str | None
+    subject: str | None
+    reason: str
+    error: str | None
+    attempts: int | None
+    origin: str
+    topic: str
+    partition: int
+    offset: int
+    died_at: datetime
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Key, value and headers of the original record."""
+        headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers or ())
+        return len(self.key or b"") + len(self.value or b"") + headers
+
+
+def read(record: Record, headers: Headers | None, source: str, consumer: str, now: datetime) -> Letter:
+    """The letter in a record of `consumer`'s dead-letter topic. `now` stands in for a time that cannot be."""
+    hop, death, known = Hop(headers), Death(headers), headers_to_dict(headers)
+    topic, partition, offset = str(record.topic()), int(record.partition() or 0), int(record.offset() or 0)
+    place = f"{topic}/{partition}/{offset}"
+    owner = _owner(record.key())
+    return Letter(
+        source=source,
+        consumer=consumer,
+        # A record that no consumer of ours set aside must not pass for another's by its id.
+        message_id=place if hop.origin is None else message_id(known, hop.origin),
+        generation=hop.generation,
+        tenant=owner.tenant if owner else None,
+        owner=owner.sender if owner else None,
+        type=_text(header_text(known, TYPE), LONGEST_NAME),
+        subject=_text(header_text(known, SUBJECT), LONGEST_NAME),
+        reason=_text(death.reason, LONGEST_NAME) or UNKNOWN,
+        error=_text(death.error, LONGEST_ERROR),
+        attempts=death.attempts,
+        origin=hop.origin or place,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        died_at=_time(death.at, record.timestamp()[1], now),
+        key=record.key(),
+        value=record.value(),
+        headers=None if headers is None else original_headers(headers),
+    )
+
+
+def _owner(key: bytes | None) -> Key | None:
+    try:
+        owner = Key.parse(key)
+    except ValueError:
+        return None
+    usable = all(len(part) <= MAX_KEY_PART and "\0" not in part for part in owner)
+    return owner if usable else None
+
+
+def _text(text: str | None, longest: int) -> str | None:
+    return text.replace("\0", "")[:longest] or None if text else None
+
+
+def _time(said: float | None, stamped_ms: int, now: datetime) -> datetime:
+    """What the letter says, else Kafka's time stamp, else now; nothing of the future or before Unix time."""
+    latest = (now + _CLOCKS_DIFFER).timestamp()
+    for seconds in (said or 0.0, stamped_ms / 1000):
+        if 0 < seconds <= latest:
+            return datetime.fromtimestamp(seconds, UTC)
+    return now

@@ -1,0 +1,88 @@
+"""The shapes of what is read back from the table of dead letters."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+State = Literal["open", "sending", "sent", "discarded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Whose letters a caller sees: their tenant's; an operator also those that no tenant owns."""
+
+    tenant: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which letters are meant; None leaves a part open. `before` is about the time they died.
+
+    `unowned` are an operator's: those without a tenant instead of the caller's own.
+    """
+
+    source: str | None = None
+    owner: str | None = None
+    reason: str | None = None
+    state: State | None = None
+    before: datetime | None = None
+    unowned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A dead letter as it stands, without the record itself."""
+
+    id: UUID
+    source: str
+    consumer: str
+    message_id: str
+    generation: int
+    tenant: str | None
+    owner: str | None
+    type: str | None
+    subject: str | None
+    reason: str
+    error: str | None
+    attempts: int | None
+    origin: str
+    size_bytes: int
+    died_at: datetime
+    stored_at: datetime
+    state: State
+    decided_by: str | None
+    decided_at: datetime | None
+    sent_at: datetime | None
+    send_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The record of a dead letter, the value cut off after some bytes. Without `names` its headers are unreadable."""
+
+    key: bytes | None
+    start: bytes | None
+    value_bytes: int | None
+    names: list[bytes] | None
+    values: list[bytes | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A letter to be sent back, claimed by this process for a while."""
+
+    id: UUID
+    source: str
+    consumer: str
+    generation: int
+    origin: str
+    key: bytes | None
+    value: bytes | None
+    names: list[bytes]
+    values: list[bytes | None]
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The original headers, in order."""
+        return [(name.decode(), value) for name, value in zip(self.names, self.values, strict=True)]

@@ -1,0 +1,45 @@
+"""The settings of both processes of the gateway."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from messaging.settings import ProcessSettings
+
+
+class GatewaySettings(ProcessSettings):
+    """Variables ``WORKBOT_<NAME>``; times in seconds."""
+
+    documents_url: str = Field(
+        "http://127.0.0.1:3310", pattern=r"^http://[^/?#@]+$", description="Origin of the documents API."
+    )
+    workers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Comma-separated origins of the workers that are asked for their queues."
+    )
+    upstream_timeout_seconds: float = Field(
+        30.0, gt=0, description="Longest silence of a service behind us, and of a client that is sending a body."
+    )
+    operator_tenant: str | None = Field(
+        None, min_length=1, description="Tenant whose admins see dead letters that no tenant owns; unset: nobody."
+    )
+    dead_letter_group: str = Field(
+        "gateway.dead-letters",
+        min_length=1,
+        description="Consumer group of the dead-letter projector; a new name reads every dead letter anew.",
+    )
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip().rstrip("/") for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("workers")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for worker in value:
+            if not worker.startswith(("http://", "https://")):
+                raise ValueError(f"{worker!r} is not an address such as http://127.0.0.1:3360")
+        return value
