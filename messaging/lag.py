@@ -11,16 +11,17 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from messaging.errors import Misconfigured, Outage
+from messaging.errors import Outage
 
 ANSWER_SECONDS = 5.0
 READ_SECONDS = 1.0
 """How long the oldest unread records may take to be read, all partitions together."""
 
 Place = tuple[str, int]
+Record = tuple[str, int, int]
 T = TypeVar("T")
 
 
@@ -62,11 +63,11 @@ class Lag:
                 "log_level": 2,
             }
         )
-        self._stamps: dict[tuple[str, int, int], float] = {}
+        self._stamps: dict[Record, float] = {}
         self._one_at_a_time = asyncio.Lock()
 
     async def of(self, groups: Mapping[str, Sequence[Place]]) -> dict[str, list[PartitionLag]]:
-        """For each group its places, in their order. Raises Outage (kafka), Misconfigured for an unknown topic."""
+        """For each group its places, in their order. Raises Outage (resource "kafka")."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._ask, groups)
 
@@ -85,8 +86,8 @@ class Lag:
                 )[group]
                 for group, wanted in groups.items()
             ]
-            ends = self._offsets(places, OffsetSpec.latest())
-            starts = self._offsets(places, OffsetSpec.earliest())
+            ends = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            starts = self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
             committed = [_positions(_result(answer)) for answer in answers]
             unread = {
                 (*place, max(positions.get(place, 0), starts[place])): None
@@ -96,7 +97,7 @@ class Lag:
             }
             self._read_stamps(list(unread))
         except KafkaException as error:
-            raise _as_error(error.args[0]) from error
+            raise Outage(f"Kafka did not say how far its groups are: {error.args[0].str()}", "kafka") from error
         except FutureTimeout as error:
             raise Outage("Kafka did not say how far its groups are.", "kafka") from error
         return {
@@ -115,24 +116,29 @@ class Lag:
         answers = self._admin.list_offsets(request, request_timeout=ANSWER_SECONDS)
         return {(place.topic, place.partition): _result(answer).offset for place, answer in answers.items()}
 
-    def _read_stamps(self, unread: Sequence[tuple[str, int, int]]) -> None:
+    def _read_stamps(self, unread: Sequence[Record]) -> None:
         """Learn the time stamps of these records; forget those nobody asks for any more."""
         self._stamps = {record: self._stamps[record] for record in unread if record in self._stamps}
-        missing = {(topic, partition): offset for topic, partition, offset in unread}
-        for topic, partition, _offset in self._stamps:
-            missing.pop((topic, partition), None)
-        if not missing:
-            return
-        self._reader.assign([TopicPartition(*place, offset) for place, offset in missing.items()])
+        missing = [record for record in unread if record not in self._stamps]
         deadline = time.monotonic() + READ_SECONDS
-        while missing and (left := deadline - time.monotonic()) > 0:
+        while missing and time.monotonic() < deadline:
+            # Groups of one topic stand at different places: one of a partition at a time.
+            turn = {(topic, partition): offset for topic, partition, offset in reversed(missing)}
+            self._read_turn(turn, deadline)
+            missing = [record for record in missing if turn.get(record[:2]) != record[2]]
+
+    def _read_turn(self, turn: Mapping[Place, int], deadline: float) -> None:
+        self._reader.assign([TopicPartition(*place, offset) for place, offset in turn.items()])
+        waiting = set(turn)
+        while waiting and (left := deadline - time.monotonic()) > 0:
             record = self._reader.poll(left)
             if record is None or record.error() is not None:
                 continue
             # The first that is there: transaction markers and compaction leave numbers without a record.
             place = str(record.topic()), int(record.partition() or 0)
-            if place in missing:
-                self._stamps[*place, missing.pop(place)] = record.timestamp()[1] / 1000
+            if place in waiting:
+                waiting.discard(place)
+                self._stamps[(*place, turn[place])] = record.timestamp()[1] / 1000
         self._reader.unassign()
 
 
@@ -142,9 +148,3 @@ def _positions(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
 
 def _result(answer: "Future[T]") -> T:
     return answer.result(ANSWER_SECONDS + 1.0)
-
-
-def _as_error(error: KafkaError) -> Outage | Misconfigured:
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return Misconfigured("A topic that is listed is not on Kafka: run `workbot topics create`.")
-    return Outage(f"Kafka did not say how far its groups are: {error.str()}", "kafka")

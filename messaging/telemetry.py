@@ -137,7 +137,7 @@ def current_traceparent() -> str | None:
 
 
 def enter_trace(parent: str | None) -> str:
-    """Put the rest of this task into the trace of `parent` (a new span), or into a new one without a usable parent."""
+    """Put the rest of this task into the trace of `parent`, as a new span, or into a trace of its own."""
     match = _TRACEPARENT.fullmatch(parent) if parent else None
     span = f"00-{match[1]}-{_random.getrandbits(64) or 1:016x}-{match[2]}" if match else new_traceparent()
     _trace.set(span)

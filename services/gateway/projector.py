@@ -146,7 +146,7 @@ def _commit(consumer: Consumer, records: Sequence[Message]) -> None:
 
 
 def _headers(record: Message) -> letters.Headers | None:
-    """The headers as sent; None when a name is not UTF-8. Asked once: a second answer of the client cannot be used."""
+    """The headers as sent; None when a name is not UTF-8. Asked once: the client's second answer is no answer."""
     try:
         return header_pairs(record.headers())
     except (SystemError, UnicodeDecodeError):
