@@ -16,7 +16,8 @@ Read in this order:
     fairness     pure: whose turn is it
     offsets      pure: how far a partition may be committed
     retry        pure: what becomes of a failure
-    consumer     the scheduler that owns them; poller, parked, ledger, deadletter at its sides
+    consumer     the scheduler that owns them; poller, parked, ledger, deadletter, garbled at its sides
+    queues       pure: what waits and runs, for people; lag: how far a group is, asked from outside
 
     codec        Avro bytes and dataclasses; registry, admin: the deploy step's tools
     timers       claimed timers: crons that one instance runs

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Backlog:
-    """Keeps the gauges, the outbox's ceiling, and the alarm for a Kafka that does not confirm."""
+    """Keeps the gauges, the outbox's ceiling, and the alarms: Kafka does not confirm, too much waits."""
 
     def __init__(self, connection: Connection, relay: str, limit: int) -> None:
         self._connection = connection
@@ -28,6 +28,7 @@ class Backlog:
         self._limit = limit
         self._ceiling: int | None = None
         self._stalled = False
+        self._high = False
 
     def update(self, rows: int, drawn: int, oldest: Row | None, silent_since: float) -> None:
         """`rows` wait, writers have drawn numbers up to `drawn`, and Kafka was last heard of at `silent_since`."""
@@ -35,13 +36,19 @@ class Backlog:
         age = (datetime.now(UTC) - datetime.fromisoformat(oldest[7])).total_seconds() if oldest is not None else 0.0
         telemetry.RELAY_OLDEST_SECONDS.labels(self._relay).set(max(0.0, age))
         self._place_ceiling(drawn + self._limit - rows)
-        stalled = oldest is not None and time.monotonic() > silent_since + STALL_SECONDS
+        self._alarm(rows, oldest is not None and time.monotonic() > silent_since + STALL_SECONDS)
+
+    def _alarm(self, rows: int, stalled: bool) -> None:
         if stalled and not self._stalled:
             telemetry.RELAY_OUTAGES.labels(self._relay, "kafka").inc()
             log.warning("relay.kafka_silent", relay=self._relay, waiting=rows)
         elif self._stalled and not stalled:
             log.info("relay.kafka_confirms_again", relay=self._relay, waiting=rows)
         self._stalled = stalled
+        high = rows > self._limit // (4 if self._high else 2)
+        if high and not self._high:
+            log.error("relay.backlog_high", relay=self._relay, waiting=rows, limit=self._limit)
+        self._high = high
 
     def _place_ceiling(self, ceiling: int) -> None:
         """Seldom: every insert reads this row, and each change leaves an old version of it behind."""
@@ -49,9 +56,9 @@ class Backlog:
             return
         self._connection.execute(
             """
-            INSERT INTO outbox_limit (name, ceiling) VALUES (%s, %s)
-            ON CONFLICT (name) DO UPDATE SET ceiling = excluded.ceiling
+            INSERT INTO outbox_limit (ceiling) VALUES (%s)
+            ON CONFLICT (single) DO UPDATE SET ceiling = excluded.ceiling
             """,
-            [self._relay, ceiling],
+            [ceiling],
         )
         self._ceiling = ceiling

@@ -3,7 +3,8 @@
 The relay holds the advisory lock exclusively while it sleeps, and only then. A writer tries to take it shared, in its
 transaction (the outbox's trigger does it): if it gets it, the relay is awake, and cannot fall asleep before that
 transaction has ended and its rows are visible; if not, the writer sends a NOTIFY, delivered at its commit. Having
-fallen asleep the relay reads once more. So no committed row waits for anything but the relay itself.
+fallen asleep the relay reads once more. So no committed row waits for anything but the relay itself. (Two-phase
+commit is not for writers: Postgres refuses to prepare a transaction that rang.)
 """
 
 from messaging.cursor import Connection

@@ -21,8 +21,10 @@ from messaging import telemetry
 from messaging.attempts import Attempts
 from messaging.database import Pool
 from messaging.deadletter import Hop
+from messaging.errors import Outage
+from messaging.garbled import checked
 from messaging.job import Reader
-from messaging.lanes import NOBODY, Entry, Lanes, Partition
+from messaging.lanes import NOBODY, Entry, Lanes, Partition, RawRecord
 from messaging.ledger import Ledger
 from messaging.message import Key
 from messaging.outcomes import Outcomes
@@ -30,6 +32,7 @@ from messaging.policy import Subscription
 from messaging.poller import Poller, Sink, consumer_config
 from messaging.presence import Presence
 from messaging.producer import ConfirmedProducer
+from messaging.queues import Queue
 from messaging.reread import Rereader
 from messaging.runs import Run, Runs
 from messaging.scheduler import Scheduler
@@ -83,6 +86,7 @@ class FairConsumer(Sink):
         self._background: set[asyncio.Task[None]] = set()
         self._last_arrival = 0.0
         self._closing = False
+        self._open = False
 
     async def open(self) -> None:
         """Register as a worker, join the group, start. Raises Outage when the database is away."""
@@ -99,6 +103,7 @@ class FairConsumer(Sink):
         self._rereader = Rereader(self._bootstrap, f"{self.subscription.group}.reread")
         telemetry.SLOTS_TOTAL.labels(name).set(self.subscription.policy.total)
         self._start_poller()
+        self._open = True
         self._ticker = asyncio.create_task(self._tick_forever(), name=f"ticker-{name}")
 
     async def close(self) -> None:
@@ -121,6 +126,12 @@ class FairConsumer(Sink):
         """Whether this consumer is doing its work: its group is joined and its worker is known to be alive."""
         return self._presence is None or self._presence.fresh()
 
+    def queue(self, tenant: str) -> Queue:
+        """What waits and runs here of one tenant. Raises Outage before it is open."""
+        if not self._open:
+            raise Outage(f"The consumer {self.subscription.consumer} has not started yet.", "consumer")
+        return self.scheduler.queue(tenant)
+
     # Called by the poll thread, on the loop.
 
     def records_arrived(self, records: list[Message]) -> None:
@@ -128,7 +139,7 @@ class FairConsumer(Sink):
         self._poller.batch_taken()
         self._last_arrival = self._loop.time()
         now = time.time()
-        for record in records:
+        for record in map(checked, records):
             partition = self._partitions.get((str(record.topic()), int(record.partition() or 0)))
             offset = record.offset()
             if partition is None or offset is None or not partition.offsets.seen(offset):
@@ -196,7 +207,7 @@ class FairConsumer(Sink):
         self.scheduler.forget_inactive()
         return taken
 
-    def _due_in(self, record: Message, now: float) -> float:
+    def _due_in(self, record: RawRecord, now: float) -> float:
         # A forged time must not park a record for ever: no retry waits longer than the backoff's cap.
         return min(Hop(record.headers()).due_at - now, self.subscription.backoff.cap)
 
@@ -210,7 +221,7 @@ class FairConsumer(Sink):
         for offset, key in sorted(wanted.items()):
             record = found.get(offset)
             if record is not None:
-                self.scheduler.loaded(_entry(partition, offset, record, now))
+                self.scheduler.loaded(_entry(partition, offset, checked(record), now))
                 continue
             self.scheduler.lanes.gone(key, partition)
             partition.offsets.finished(offset)
@@ -282,7 +293,7 @@ class FairConsumer(Sink):
         log.error("consumer.stalled", consumer=self.subscription.consumer, what=what, **self.scheduler.describe())
 
 
-def _entry(partition: Partition, offset: int, record: Message, now: float) -> Entry:
+def _entry(partition: Partition, offset: int, record: RawRecord, now: float) -> Entry:
     try:
         key = Key.parse(record.key())
     except ValueError:

@@ -1,6 +1,7 @@
 """Pure: records that wait for a time of their own, such as a retry. Holds no slot and blocks no other key."""
 
 import heapq
+from collections.abc import Iterator
 from itertools import count
 
 from messaging.lanes import Entry
@@ -15,6 +16,10 @@ class Delayed:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All of them, in no order. Not to be changed meanwhile."""
+        return (item[2] for item in self._heap)
 
     def add(self, entry: Entry, due_at: float) -> None:
         """Keep the entry until `due_at`; equal times keep their order."""

@@ -21,7 +21,7 @@ Cost: members that run nothing lie in a heap, the few that run something are sca
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -110,6 +110,13 @@ class Fairness:
         """Slots this sender holds."""
         sender = self._find(key)
         return sender.running if sender else 0
+
+    def counts(self, tenant: str) -> Iterator[tuple[Key, int, int]]:
+        """A tenant's senders, each with its jobs that wait ready and that run. Not to be changed meanwhile."""
+        found = self._tenants.members.get(tenant)
+        for key, sender in found.senders.members.items() if found else ():
+            if sender.active:
+                yield key, sender.waiting, sender.running
 
     def add(self, key: Key, jobs: int = 1) -> None:
         """So many more jobs of this sender are ready."""

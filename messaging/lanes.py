@@ -8,6 +8,7 @@ backlog hide the others.
 
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from messaging.message import Key, RawHeaders
@@ -156,6 +157,12 @@ class Lanes:
             self._one_loaded(key, lane, partition)
             if lane.empty():
                 del self._lanes[key]
+
+    def parked_by_key(self) -> Iterator[tuple[Key, int]]:
+        """How many records of each key are known by their offset only. Not to be changed meanwhile."""
+        for key, lane in self._lanes.items():
+            if lane.parked or lane.loading:
+                yield key, sum(map(len, lane.parked.values())) + sum(lane.loading.values())
 
     def drop_inactive(self) -> dict[Key, int]:
         """Forget the records of revoked partitions; returns how many waiting ones each key lost."""

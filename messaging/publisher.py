@@ -1,11 +1,11 @@
 """Outbox rows on their way to Kafka: headers, delivery reports, and what to do with a record Kafka refuses."""
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from messaging.cursor import Row
@@ -26,6 +26,8 @@ _GONE = frozenset(
 )
 _NO_SUCH_TOPIC = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 _CHECK_EVERY = 64
+
+log = structlog.get_logger(__name__)
 
 Header = tuple[str, str | bytes | None]
 
@@ -80,6 +82,7 @@ class Publisher:
         self._check = check
         self._destinations = Destinations(bootstrap, check)
         self._failure: KafkaError | None = None
+        self._logged: set[int] = set()
         self._batch_bytes = BATCH_BYTES
         self._producer = self._build()
 
@@ -101,6 +104,7 @@ class Publisher:
         """Serve delivery reports, waiting up to `seconds` for the first. Raises KafkaException as `send` does."""
         if self._producer.poll(seconds):
             self.heard_at = time.monotonic()
+            self._logged.clear()
         if self._failure is not None:
             raise KafkaException(self._failure)
 
@@ -167,10 +171,14 @@ class Publisher:
             "linger.ms": 0,
             "batch.size": self._batch_bytes,
             "error_cb": self._on_error,
-            "logger": logging.getLogger("messaging.publisher"),
+            # What it would write to stderr by itself comes through `_on_error`.
+            "log_level": 2,
         }
         return Producer(config)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._failure = error
+        if error.code() not in self._logged:
+            self._logged.add(error.code())
+            log.warning("relay.kafka_error", client=self._client_id, error=error.str(), fatal=error.fatal())

@@ -70,7 +70,8 @@ class Relay:
     def stop(self, timeout: float = 10.0) -> bool:
         """Confirm what is on its way and give up the lead; whether the thread ended within `timeout` seconds."""
         self._stop.set()
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def healthy(self) -> bool:

@@ -15,6 +15,7 @@ from messaging.lanes import Entry, Lanes, Partition
 from messaging.message import Key
 from messaging.outcomes import Outcomes
 from messaging.policy import Policy
+from messaging.queues import Queue, Tally
 from messaging.runs import Again, Alone, Finished, Held, Run, Runs
 
 log = structlog.get_logger(__name__)
@@ -131,6 +132,25 @@ class Scheduler:
             "held_by": self.gate.holders(),
             "tasks": len(self._tasks),
         }
+
+    def queue(self, tenant: str) -> Queue:
+        """What waits and runs of one tenant, for people. One pass over everything that waits: ask now and then."""
+        tally = Tally(tenant)
+        for key, waiting, running in self.fairness.counts(tenant):
+            if sender := tally.of(key):
+                sender.waiting += waiting
+                sender.running += running
+        for key, waiting in [*self._blocked.items(), *((entry.key, 1) for entry in self._suspects)]:
+            if sender := tally.of(key):
+                sender.waiting += waiting
+        for key, parked in self.lanes.parked_by_key():
+            if sender := tally.of(key):
+                sender.parked += parked
+        for entry in self.delayed:
+            if sender := tally.of(entry.key):
+                sender.delayed += 1
+        held = self.gate.holders() if self.gate.opens_in(self._loop.time()) > 0 else []
+        return tally.queue(self._consumer, slots=self.fairness.total, in_use=self.running, held_by=held)
 
     def _start(self, entry: Entry, *, lent: bool, alone: bool) -> None:
         self.last_start = self._loop.time()

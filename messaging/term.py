@@ -15,7 +15,7 @@ from messaging import telemetry
 from messaging.backlog import Backlog
 from messaging.bell import Bell
 from messaging.cursor import SLICE_ROWS, Connection, Cursor, Order, Position, Row, Slice
-from messaging.leader import BEAT_SECONDS, Leader
+from messaging.leader import BEAT_SECONDS, Leader, LostLead
 from messaging.positions import Positions
 from messaging.publisher import Batch, Publisher
 from messaging.watchdog import Watchdog
@@ -67,6 +67,7 @@ class Term:
         self._saved_at = 0.0
         self._sent_at = 0.0
         self._read_again_at = 0.0
+        self._give_up_at = float("inf")
         self._empty_polls = 0
         self._under_way: deque[UnderWay] = deque()
         self._watchdog = Watchdog(connection, assignment.name)
@@ -89,7 +90,10 @@ class Term:
                     self._publisher.poll(early if early > 0 else POLL_MIN)
                 else:
                     self._rest()
-            self._drain()
+            while self._under_way:
+                self._check()
+                self._publisher.poll(0.05)
+                self._confirm()
         finally:
             self._publisher.discard()
 
@@ -143,17 +147,14 @@ class Term:
         self._bell.wake_up()
         self._empty_polls = 0
 
-    def _drain(self) -> None:
-        give_up_at = time.monotonic() + DRAIN_SECONDS
-        while self._under_way and time.monotonic() < give_up_at:
-            self._check()
-            self._publisher.poll(0.05)
-            self._confirm()
-
     def _check(self) -> None:
-        """Between all steps and inside long ones: do we still lead; the heartbeat and what goes with it when due."""
+        """Between all steps and inside long ones: may we go on; the heartbeat and what goes with it, when due."""
         self._leader.ensure()
         now = time.monotonic()
+        if self._stop.is_set():
+            self._give_up_at = min(self._give_up_at, now + DRAIN_SECONDS)
+            if now >= self._give_up_at:
+                raise LostLead("Told to stop; what Kafka has not confirmed by now is sent again later.")
         if now < self._next_beat:
             return
         self._next_beat = now + BEAT_SECONDS

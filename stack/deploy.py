@@ -13,13 +13,17 @@ from psycopg.conninfo import make_conninfo
 
 import schemas.deploy
 import services.documents
+import services.gateway
 from messaging import migrate as migrations
 from messaging.errors import MessagingError
 from messaging.settings import read_secret
 from stack import control
 from stack.endpoints import Database, Endpoints
 
-DIRECTORIES: Mapping[str, Path] = {"documents": Path(services.documents.__path__[0]) / "migrations"}
+DIRECTORIES: Mapping[str, Path] = {
+    "documents": Path(services.documents.__path__[0]) / "migrations",
+    "gateway": Path(services.gateway.__path__[0]) / "migrations",
+}
 """Each service that has a database, and where its own migrations are."""
 
 

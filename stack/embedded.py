@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from messaging.errors import Misconfigured
-from stack import documents, keys, locks, memory, pghome, plan, ports, sockets, state
+from stack import keys, locks, memory, pghome, plan, ports, services, sockets, state
 from stack.artifacts import Progress, Store
 from stack.desk import Desk, Refused
 from stack.layout import Layout
@@ -102,7 +102,7 @@ class Embedded:
         self.endpoints = self.plan.endpoints()
         children = self.plan.infrastructure()
         if self._services:
-            children += documents.children(self.layout, self.endpoints, self._service_environment)
+            children += services.children(self.layout, self.endpoints, self._service_environment)
         self.supervisor = Supervisor(self.layout, children, self._changed)
         state.write(self.layout.state, state.State(self.ports, os.getpid()))
 

@@ -34,6 +34,8 @@ class Endpoints:
     databases: Mapping[str, Database]
     documents_api: str
     documents_worker: str
+    gateway_api: str
+    gateway_worker: str
     token_secret_file: Path
     storage: Path
     postgres_data: Path
@@ -55,6 +57,9 @@ class Endpoints:
             databases={name: _database(value) for name, value in raw["databases"].items()},
             documents_api=raw["documents_api"],
             documents_worker=raw["documents_worker"],
+            # A supervisor that was started before there was a gateway has none.
+            gateway_api=raw.get("gateway_api", ""),
+            gateway_worker=raw.get("gateway_worker", ""),
             token_secret_file=Path(raw["token_secret_file"]),
             storage=Path(raw["storage"]),
             postgres_data=Path(raw["postgres_data"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 from stack.layout import Layout
 
 TOKEN_KEY = "token.key"  # noqa: S105
-NAMES = ("db-admin.pw", "db-owner.pw", "db-registry.pw", "db-documents.pw", TOKEN_KEY)
+NAMES = ("db-admin.pw", "db-owner.pw", "db-registry.pw", "db-documents.pw", "db-gateway.pw", TOKEN_KEY)
 
 
 def ensure(layout: Layout) -> None:

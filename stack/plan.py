@@ -48,9 +48,13 @@ class Plan:
             postgres=server,
             admin=database(ADMIN, "postgres", "db-admin.pw"),
             owner=database(OWNER, "postgres", "db-owner.pw"),
-            databases={"documents": database("documents", "documents", "db-documents.pw")},
+            databases={
+                service: database(service, service, f"db-{service}.pw") for service in ("documents", "gateway")
+            },
             documents_api=f"http://127.0.0.1:{self.ports['documents-api']}",
             documents_worker=f"http://127.0.0.1:{self.ports['documents-worker']}",
+            gateway_api=f"http://127.0.0.1:{self.ports['gateway-api']}",
+            gateway_worker=f"http://127.0.0.1:{self.ports['gateway-worker']}",
             token_secret_file=keys.path(self.layout, keys.TOKEN_KEY),
             storage=self.layout.storage,
             postgres_data=self.home.data,

@@ -14,6 +14,8 @@ DEFAULTS: Mapping[str, int] = {
     "registry-management": 18082,
     "documents-api": 3310,
     "documents-worker": 3360,
+    "gateway-api": 3300,
+    "gateway-worker": 3350,
 }
 
 STEP = 100

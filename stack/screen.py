@@ -53,6 +53,9 @@ def addresses(endpoints: Endpoints) -> Table:
     drawn.add_column(style="dim")
     drawn.add_column(no_wrap=True)
     for name, address in (
+        ("gateway", endpoints.gateway_api),
+        ("its reference", f"{endpoints.gateway_api}/docs"),
+        ("gateway worker", endpoints.gateway_worker),
         ("documents API", endpoints.documents_api),
         ("its reference", f"{endpoints.documents_api}/docs"),
         ("documents worker", endpoints.documents_worker),

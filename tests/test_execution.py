@@ -11,7 +11,9 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from schemas import topics
-from services.documents import parts, upkeep
+from services.documents import parts as documents
+from services.documents import upkeep
+from services.gateway import parts as gateway
 from web.tokens import Bearer
 
 PAGE = Path(__file__).parent.parent / "docs" / "execution.md"
@@ -32,14 +34,19 @@ def rows(section: str) -> dict[str, list[str]]:
 def faces() -> Iterator[FastAPI]:
     """Every HTTP face of the house, as its process builds it. The parts behind the routes are not needed."""
     nothing = cast(Any, MagicMock())
-    yield parts.make_api_face(nothing, nothing, Bearer("k" * 32))
-    yield parts.make_worker_face(nothing, nothing, nothing, nothing)
+    bearer = Bearer("k" * 32)
+    yield documents.make_api_face(nothing, nothing, bearer)
+    yield documents.make_worker_face(nothing, nothing, nothing, nothing, bearer)
+    yield gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing)
+    yield gateway.make_worker_face(nothing, nothing, nothing)
 
 
 def routes() -> set[str]:
     found = set()
     for face in faces():
-        found |= {f"GET {route.path}" for route in face.routes if isinstance(route, Route)}
+        for route in face.routes:
+            if isinstance(route, Route):
+                found |= {f"{method} {route.path}" for method in (route.methods or {"ANY"}) - {"HEAD"}}
         for path, methods in face.openapi()["paths"].items():
             found |= {f"{method.upper()} {path}" for method in methods}
     return found

@@ -47,7 +47,7 @@ CREATE TABLE relay_leader (
 -- Up to which seq writers may go before the outbox counts as full. It stands still while nothing drains.
 -- Apart from the heartbeat because every insert reads it: it must stay one live row, seldom updated.
 CREATE TABLE outbox_limit (
-    name text PRIMARY KEY,
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
     ceiling bigint NOT NULL
 ) WITH (fillfactor = 20);
 

@@ -14,8 +14,7 @@ from web.tokens import Bearer
 async def start_api(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
     """Takes documents in and shows them."""
     base = await parts.open_base(stack, settings, "documents-api", autocommit=True)
-    bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
-    await stack.enter_async_context(process.serve(parts.make_api_face(settings, base, bearer), settings))
+    await stack.enter_async_context(process.serve(parts.make_api_face(settings, base, _bearer(settings)), settings))
 
 
 async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
@@ -24,9 +23,13 @@ async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> No
     relay = parts.start_relay(stack, settings)
     timers = parts.start_timers(stack, base)
     consumer = await parts.make_consumer(stack, settings, base)
-    face = parts.make_worker_face(base, relay, timers, consumer)
+    face = parts.make_worker_face(base, relay, timers, consumer, _bearer(settings))
     await stack.enter_async_context(process.serve(face, settings))
     await parts.open_consumer(stack, consumer)
+
+
+def _bearer(settings: DocumentsSettings) -> Bearer:
+    return Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
 
 
 STARTS = {"api": start_api, "worker": start_worker}

@@ -29,6 +29,7 @@ from services.documents.providers import BuiltinReader, CompatibleReader, Provid
 from services.documents.settings import DocumentsSettings
 from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
+from web import queues
 from web.faces import make_face
 from web.probes import Check
 from web.tokens import Bearer
@@ -77,11 +78,13 @@ def make_api_face(settings: DocumentsSettings, base: Base, bearer: Bearer) -> Fa
     return face
 
 
-def make_worker_face(base: Base, relay: Relay, timers: Timers, consumer: FairConsumer) -> FastAPI:
-    """How the worker is. A reader that waits for a server that is away is alive, though not ready."""
+def make_worker_face(base: Base, relay: Relay, timers: Timers, consumer: FairConsumer, bearer: Bearer) -> FastAPI:
+    """How the worker is, and what waits there. A reader that waits for a server is alive, though not ready."""
     live: dict[str, Check] = {"relay": relay.healthy, "timers": timers.healthy}
     ready: dict[str, Check] = {"reader": consumer.healthy, "database": base.database_answers}
-    return make_face("Documents worker", live=live, ready=ready)
+    face = make_face("Documents worker", live=live, ready=ready)
+    face.include_router(queues.router(bearer, {READER: consumer.queue}))
+    return face
 
 
 def start_relay(stack: AsyncExitStack, settings: DocumentsSettings) -> Relay:

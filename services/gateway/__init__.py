@@ -1,5 +1,14 @@
 """The gateway: the one public HTTP origin.
 
-Forwards the other services' APIs, and shows what only the layer as a whole knows: dead letters, how far each consumer
-is, what waits in its queues.
+Forwards the other services' APIs, and shows what only the layer as a whole knows.
+
+main          the two processes; parts: what they are made of; settings
+
+api           its own routes: parse, call, answer
+forwarding    a call on its way to another service and back; upstream: the connections to that service
+decisions     what staff decide about dead letters; workers: what waits, asked of each worker
+
+projector     the dead-letter topics into the table; letters: pure, what a record says
+sender        letters that go back, to their consumers' retry topics
+store         all the SQL; records: the shapes of its rows
 """

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from messaging import telemetry
 from messaging.database import Pool, is_outage
+from messaging.garbled import Garbled, checked
 from messaging.message import header_pairs
 from messaging.poller import consumer_config
 from schemas.topics import DeadLetterTopic
@@ -111,7 +112,9 @@ class Projector:
 
     def _read(self, record: Message, now: datetime) -> letters.Letter:
         topic = self._topics[str(record.topic())]
-        return letters.read(record, _headers(record), topic.source, topic.consumer, now)
+        safe = checked(record)
+        headers = None if isinstance(safe, Garbled) else header_pairs(safe.headers())
+        return letters.read(safe, headers, topic.source, topic.consumer, now)
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -143,14 +146,6 @@ def _commit(consumer: Consumer, records: Sequence[Message]) -> None:
     except KafkaException as error:
         # The rows are safe: whoever reads these records again finds them stored.
         log.warning("projector.not_committed", error=error.args[0].str())
-
-
-def _headers(record: Message) -> letters.Headers | None:
-    """The headers as sent; None when a name is not UTF-8. Asked once: the client's second answer is no answer."""
-    try:
-        return header_pairs(record.headers())
-    except (SystemError, UnicodeDecodeError):
-        return None
 
 
 def _raise(task: "asyncio.Task[None]") -> None:

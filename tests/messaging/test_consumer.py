@@ -138,6 +138,23 @@ async def test_a_quiet_sender_behind_a_backlog_starts_soon(infra: Infra, source:
     assert committed(infra.kafka_bootstrap, sub) == 5001
 
 
+async def test_twenty_thousand_jobs_in_front_delay_another_sender_by_less_than_three_seconds(
+    infra: Infra, source: Callable[..., Subscription]
+) -> None:
+    """From a cold start: join the group, read past them all, start the one behind them while they hold every slot."""
+    sub = source()
+    jobs = [("acme:noisy", {})] * 20_000 + [("acme:quiet", {})]
+    *_, quiet = send(infra.kafka_bootstrap, sub.topic, jobs, partition=0)
+    handler = Recording(lambda _job: asyncio.sleep(0.2))
+    begun = time.monotonic()
+    async with consuming(infra.kafka_bootstrap, sub, handler, limits=Limits(drain_seconds=0.5)) as consumer:
+        await until(lambda: quiet in handler.ids(), 30, "the quiet sender's start")
+        started = next(at for job, _, at in handler.starts if job == quiet)
+        assert started - begun <= 3.0
+        assert handler.ids().index(quiet) < 200
+        assert consumer.scheduler.lanes.payload_bytes < 300 * 2, "the backlog is in memory as offsets only"
+
+
 async def test_ordered_jobs_keep_their_order_across_retries(
     infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.message import Key, header_text, headers_to_dict, new_id
+from messaging.message import MAX_ID, Key, header_text, headers_to_dict, message_id, new_id
 
 
 def test_ids_are_version_7_and_sort_by_time() -> None:
@@ -16,6 +16,13 @@ def test_ids_are_version_7_and_sort_by_time() -> None:
     assert len(set(ids)) == 1000
     stamps = [i.int >> 80 for i in ids]
     assert stamps == sorted(stamps)
+
+
+@pytest.mark.parametrize("given_id", [None, b"", b"\xff", b"a\0b", b"x" * (MAX_ID + 1)])
+def test_a_record_without_a_usable_id_is_known_by_its_origin(given_id: bytes | None) -> None:
+    headers = {} if given_id is None else {"ce_id": given_id}
+    assert message_id(headers, "jobs/0/7") == "jobs/0/7"
+    assert message_id({"ce_id": b"m-1"}, "jobs/0/7") == "m-1"
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"acme", b":sender", b"acme:", b"\xff:x"])

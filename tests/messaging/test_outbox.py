@@ -105,7 +105,7 @@ async def test_one_statement_writes_the_row_and_its_event(service: Service) -> N
 async def test_a_full_outbox_says_so(service: Service) -> None:
     async with transaction(service) as connection:
         await outbox.add(connection, [envelope("t", "one")])
-    service.execute("INSERT INTO outbox_limit VALUES ('relay', 1)")
+    service.execute("INSERT INTO outbox_limit (ceiling) VALUES (1)")
     async with transaction(service) as connection:
         with pytest.raises(OutboxFull):
             await outbox.add(connection, [envelope("t", "two")])

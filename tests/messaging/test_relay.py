@@ -20,8 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from prometheus_client import REGISTRY
 from psycopg.conninfo import make_conninfo
+from structlog.testing import capture_logs
 
-from messaging import destinations, outbox
+from messaging import destinations, outbox, watchdog
 from messaging.bell import Bell
 from messaging.cursor import Cursor, Order, Position, Row, Slice
 from messaging.errors import OutboxFull
@@ -190,7 +191,7 @@ def test_a_relay_killed_again_and_again_loses_nothing(
     rng = random.Random(5)
     fill(service, name, 20_000, keys=20)
     with Follower(infra.kafka_bootstrap, name, 3) as follower:
-        for _ in range(4):
+        for _ in range(3):
             more = len(follower.records) + 1
             with relay_process(service, infra.kafka_bootstrap):
                 follower.until(lambda seen, more=more: len(seen.records) >= more or whole(seen))  # type: ignore[misc]
@@ -437,6 +438,8 @@ def test_kafka_away_and_back(
             fill(service, name, 12_000, keys=10)
             wait_for(lambda: relay.leading)
             time.sleep(1.2)
+            beaten = "SELECT beat_at > since + interval '0.4 s' FROM relay_leader"
+            assert service.execute(beaten) == [(True,)], "no heartbeat while it waits for Kafka"
             proxy.heal()
             follower.take(12_000)
             wait_for(lambda: asleep(service))
@@ -664,6 +667,54 @@ def test_a_full_outbox_refuses_writers_until_it_drains(
             follower.see("again")
     finally:
         proxy.close()
+
+
+def test_stopping_while_kafka_is_away(
+    service: Service, infra: Infra, topic: Callable[..., str], relaying: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up after a bounded time, whatever it was waiting for, and the next relay sends the rows."""
+    monkeypatch.setattr("messaging.term.DRAIN_SECONDS", 0.5)
+    known, unknown = topic(), topic()
+    proxy = Proxy(infra.kafka_bootstrap)
+    try:
+        for name in (known, unknown):
+            with service.connect() as writer, relaying(bootstrap=proxy.address) as relay:
+                if name == known:
+                    write(writer, name, "before")
+                    wait_for(lambda: metric(service, "published_total") >= 1)
+                proxy.cut()
+                write(writer, name, "waiting")
+                wait_for(lambda: relay.leading)
+                time.sleep(0.3)
+                stopped_at = time.monotonic()
+                assert relay.stop(10)
+                assert time.monotonic() - stopped_at < 4
+            proxy.heal()
+    finally:
+        proxy.close()
+    with relaying():
+        for name in (known, unknown):
+            with Follower(infra.kafka_bootstrap, name) as follower:
+                follower.see("waiting")
+
+
+def test_an_old_writer_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever it is on this cluster: at least as old as ours, with a log line and the gauge."""
+    monkeypatch.setattr(watchdog, "ALARM_SECONDS", 0.2)
+    with service.connect() as connection, service.connect(autocommit=False) as holder:
+        dog = watchdog.Watchdog(connection, service.name)
+        write(holder, "t", "held")
+        time.sleep(0.3)
+        with capture_logs() as logs:
+            dog.look()
+            dog.look()
+        (alarm,) = [line for line in logs if line["event"] == "relay.old_writer"]
+        assert alarm["age_seconds"] >= 0.3
+        assert alarm["holder"]
+        assert alarm["database"]
+        gauge = REGISTRY.get_sample_value("workbot_oldest_writer_seconds", {"relay": service.name})
+        assert gauge is not None
+        assert gauge >= 0.3
 
 
 def test_order_is_kept_while_writers_race(

@@ -1,0 +1,98 @@
+"""How far each consumer is, over HTTP."""
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel
+
+from messaging.lag import Lag, PartitionLag
+from schemas.topics import Topics
+from web.tokens import STAFF, Bearer, Identity, require
+
+PATH = "/api/admin/consumers"
+FRESH_SECONDS = 2.0
+
+
+class ConsumerView(BaseModel):
+    """One consumer over its topic and its retry topic. `lag` and `oldest_seconds` are those of all partitions."""
+
+    consumer: str
+    topic: str
+    service: str
+    group: str
+    lag: int
+    oldest_seconds: float | None
+    partitions: list[PartitionLag]
+
+
+class ConsumersView(BaseModel):
+    """Every consumer of topics.toml. `at` is when Kafka was asked, Unix time in seconds."""
+
+    at: float
+    consumers: list[ConsumerView]
+
+
+class Consumers:
+    """Asks Kafka, and gives the same answer for a while."""
+
+    def __init__(self, lag: Lag, topics: Topics) -> None:
+        self._lag = lag
+        self._topics = topics
+        self._recent: ConsumersView | None = None
+        self._asking = asyncio.Lock()
+
+    async def view(self) -> ConsumersView:
+        """The picture, at most FRESH_SECONDS old. Raises Outage (resource "kafka")."""
+        async with self._asking:
+            if self._recent is None or time.time() - self._recent.at > FRESH_SECONDS:
+                self._recent = await self._ask()
+            return self._recent
+
+    async def _ask(self) -> ConsumersView:
+        subscriptions = [
+            (self._topics.subscription(topic, consumer), table)
+            for topic in self._topics
+            for consumer, table in self._topics[topic].consumers.items()
+        ]
+        groups = {
+            subscription.group: [
+                (topic, number)
+                for topic in (subscription.topic, subscription.retry_topic)
+                for number in range(self._topics[subscription.topic].partitions)
+            ]
+            for subscription, _ in subscriptions
+        }
+        at = time.time()
+        found = await self._lag.of(groups)
+        return ConsumersView(
+            at=at,
+            consumers=[
+                ConsumerView(
+                    consumer=subscription.consumer,
+                    topic=subscription.topic,
+                    service=table.service,
+                    group=subscription.group,
+                    lag=sum(partition.lag for partition in found[subscription.group]),
+                    oldest_seconds=max(
+                        (p.oldest_seconds for p in found[subscription.group] if p.oldest_seconds is not None),
+                        default=None,
+                    ),
+                    partitions=found[subscription.group],
+                )
+                for subscription, table in subscriptions
+            ],
+        )
+
+
+def router(bearer: Bearer, consumers: Consumers) -> APIRouter:
+    """The one route."""
+    routes = APIRouter(tags=["consumers"])
+
+    @routes.get(PATH, summary="Position, end, lag and age of the oldest unread record, by consumer and partition")
+    async def get(who: Annotated[Identity, Depends(bearer)]) -> ConsumersView:
+        require(who, STAFF)
+        return await consumers.view()
+
+    return routes

@@ -1,0 +1,50 @@
+"""The two processes of the gateway: `python -m services.gateway.main api` and `… worker`."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from messaging import process
+from messaging.errors import Misconfigured
+from messaging.settings import load, read_secret
+from services.gateway import parts
+from services.gateway.settings import GatewaySettings
+from web.tokens import Bearer
+
+
+async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
+    """Forwards the services' APIs, and serves the layer's own."""
+    pool = await parts.open_pool(stack, settings, "gateway-api", autocommit=True)
+    bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
+    upstream = parts.open_upstream(stack, settings)
+    lag = parts.open_lag(stack, settings)
+    workers = parts.open_workers(stack, settings)
+    face = parts.make_api_face(settings, pool, bearer, upstream, lag, workers)
+    await stack.enter_async_context(process.serve(face, settings))
+
+
+async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:
+    """Copies dead letters into the table, and sends back what staff decided to."""
+    pool = await parts.open_pool(stack, settings, "gateway-worker", autocommit=False)
+    sender = parts.start_sender(stack, settings, pool)
+    projector = await parts.start_projector(stack, settings, pool)
+    await stack.enter_async_context(process.serve(parts.make_worker_face(pool, projector, sender), settings))
+
+
+STARTS = {"api": start_api, "worker": start_worker}
+
+
+def main() -> None:
+    """Run the process named by the only argument; see `messaging.process` for its exit codes."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in STARTS:
+        sys.exit(f"usage: python -m services.gateway.main {'|'.join(STARTS)}")
+    try:
+        settings = load(GatewaySettings)
+    except Misconfigured as error:
+        print(error, file=sys.stderr)
+        sys.exit(process.EX_CONFIG)
+    process.run(f"gateway-{name}", settings, lambda stack: STARTS[name](stack, settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The services as children: the deploy step that readies the shared parts, then each service's API and worker."""
+
+import sys
+from collections.abc import Mapping
+
+from messaging.settings import inherited_environment
+from stack import probes
+from stack.child import INFRA, Child
+from stack.endpoints import Endpoints
+from stack.layout import Layout
+
+
+def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> list[Child]:
+    """Deploy, then all processes. `given` are WORKBOT_ variables of the person, for all; the stack's own win."""
+    common = {
+        **inherited_environment(),
+        **given,
+        "WORKBOT_HOST": "127.0.0.1",
+        "WORKBOT_KAFKA_BOOTSTRAP": endpoints.kafka,
+        "WORKBOT_REGISTRY_URL": endpoints.registry,
+        "WORKBOT_TOKEN_SECRET_FILE": str(endpoints.token_secret_file),
+    }
+    documents = common | _database(endpoints, "documents") | {"WORKBOT_STORAGE_DIR": str(endpoints.storage)}
+    gateway = (
+        common
+        | _database(endpoints, "gateway")
+        | {
+            "WORKBOT_DOCUMENTS_URL": endpoints.documents_api,
+            "WORKBOT_WORKERS": endpoints.documents_worker,
+        }
+    )
+    deploy = Child(
+        name="deploy",
+        command=(sys.executable, "-P", "-m", "stack.deploy", "--data-dir", str(layout.root)),
+        environment=inherited_environment(),
+        needs=INFRA,
+        once=True,
+    )
+    return [
+        deploy,
+        _process("documents", "api", endpoints.documents_api, documents),
+        _process("documents", "worker", endpoints.documents_worker, documents),
+        _process("gateway", "api", endpoints.gateway_api, gateway),
+        _process("gateway", "worker", endpoints.gateway_worker, gateway),
+    ]
+
+
+def _database(endpoints: Endpoints, service: str) -> dict[str, str]:
+    database = endpoints.databases[service]
+    return {
+        "WORKBOT_DATABASE_URL": database.url,
+        "WORKBOT_DATABASE_PASSWORD_FILE": str(database.password_file),
+    }
+
+
+def _process(service: str, role: str, url: str, environment: Mapping[str, str]) -> Child:
+    async def probe() -> None:
+        await probes.expect_ok(f"{url}/readyz")
+
+    port = url.rpartition(":")[2]
+    return Child(
+        name=f"{service}-{role}",
+        command=(sys.executable, "-P", "-m", f"services.{service}.main", role),
+        address=url,
+        environment={**environment, "WORKBOT_PORT": port},
+        ports=(int(port),),
+        needs=(*INFRA, "deploy"),
+        probe=probe,
+        grace=20.0,
+    )

@@ -1,0 +1,150 @@
+"""What became of the no-op jobs of a run: from the workers' logs, the database, the dead letters, the offsets."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
+
+from messaging.message import headers_to_dict
+from messaging.policy import Subscription
+from messaging.runs import MAX_STRIKES
+from tests.chaos import audit
+from tests.chaos.audit import Findings, Wait
+from tests.chaos.joblog import JobLogs
+from tests.chaos.records import HALTING, SERVERS, Effect, Ended, Planned, Started, Strike
+from tests.messaging.harness import read_all
+
+COMMIT_SECONDS = 20.0
+"""How long after the last job its offset may take to be committed."""
+
+_EPOCH = "extract(epoch from at)::float8"
+_JOBS = f"select job, consumer, key, number, {_EPOCH}, killer, failures from jobs"
+_EFFECTS = f"select job, place, {_EPOCH} from effects"
+_ENDS = "select job from ends"
+
+Over = Sequence[tuple[Started, float, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the records are. `workers`: the pid of each worker now, by name."""
+
+    database: str
+    kafka: str
+    subscriptions: Sequence[Subscription]
+    partitions: int
+    workers: Mapping[str, int | None]
+
+
+def find(sources: Sources, logs: JobLogs, jobs: int, strikes: Sequence[Strike], until: float) -> Findings:
+    """The audit. Blocks; waits for the last commits."""
+    uncommitted = _uncommitted(sources)
+    with psycopg.connect(sources.database, autocommit=True) as conn:
+        planned = [Planned(*row) for row in _rows(conn, _JOBS)]
+        effects = [Effect(*row) for row in _rows(conn, _EFFECTS)]
+        ends = {job for (job,) in _rows(conn, _ENDS)}
+    letters = _dead_letters(sources)
+    over = audit.intervals(logs.started, logs.ended, _deaths(logs, strikes, set(sources.workers.values())), until)
+    slots = sum(sub.policy.total for sub in sources.subscriptions)
+    ordered = {sub.consumer for sub in sources.subscriptions if sub.policy.ordered}
+    keys = {job.job: job.key for job in planned if job.consumer in ordered}
+    frozen = {strike.pid for strike in strikes if strike.fault.kind == "freeze"}
+    down = [(s.at, s.released_at) for s in strikes if SERVERS.get(s.fault.kind) in HALTING]
+    killers = {job.job for job in planned if job.killer}
+    have_effect = {effect.job for effect in effects}
+    waits = _waits(planned, over, have_effect | ends)
+    return Findings(
+        load="no-op jobs",
+        jobs=jobs,
+        ended=len(have_effect | ends),
+        lost=audit.lost(planned, effects, ends & letters)
+        + [f"number {number}: never handed in" for number in range(len(planned), jobs)],
+        twice=audit.twice(effects) + [f"{job}: an effect and a dead letter" for job in sorted(have_effect & ends)],
+        innocent_dead=sorted((ends | letters) - killers),
+        charged=audit.charged(planned, logs.started),
+        above_caps=audit.above_total(over, {sub.consumer: sub.policy.total for sub in sources.subscriptions})
+        + audit.overlapping(over, keys, frozen),
+        out_of_order=[line for name in sorted(ordered) for line in audit.out_of_order(planned, effects, name)],
+        uncommitted=uncommitted,
+        reruns=audit.reruns(over, strikes, killers),
+        slots={s.fault.number: slots * (1 if s.victim in sources.workers else len(sources.workers)) for s in strikes}
+        | {audit.KILLER: slots * MAX_STRIKES * len(killers)},
+        stalls={consumer: audit.longest_stall(found, down, until) for consumer, found in waits.items()},
+        figures={
+            "starts": len(logs.started),
+            "longest_wait_seconds": round(
+                max((w.started_at or until) - w.ready_at for found in waits.values() for w in found), 2
+            ),
+        },
+    )
+
+
+def _rows(conn: "psycopg.Connection[tuple[Any, ...]]", query: str) -> list[tuple[Any, ...]]:
+    return conn.execute(query.encode()).fetchall()
+
+
+def _deaths(logs: JobLogs, strikes: Iterable[Strike], alive: set[int | None]) -> dict[int, float]:
+    """When each process that is gone died: when it was killed, or after its last line."""
+    deaths: dict[int, float] = {}
+    events: list[Started | Ended] = [*logs.started, *logs.ended]
+    for event in events:
+        if event.pid not in alive:
+            deaths[event.pid] = max(event.at, deaths.get(event.pid, 0.0))
+    return deaths | {s.pid: s.at for s in strikes if s.pid in deaths and s.fault.kind == "worker"}
+
+
+def _waits(planned: Sequence[Planned], over: Over, settled: set[str]) -> dict[str, list[Wait]]:
+    """By consumer: from when each job was ready, the first time and each time again, to when it started."""
+    ready = {job.job: job.at for job in planned}
+    waits: dict[str, list[Wait]] = defaultdict(list)
+    for start, end, outcome in over:
+        since = ready.pop(start.job, start.at)
+        waits[start.consumer].append(Wait(min(since, start.at), start.at))
+        if outcome in ("died", "outage", "failed"):
+            # Ready again, unless it had its effect and only the answer was lost: then nothing follows.
+            ready[start.job] = end
+    consumers = {job.job: job.consumer for job in planned}
+    for job, since in ready.items():
+        if job not in settled:
+            waits[consumers[job]].append(Wait(since, None))
+    return waits
+
+
+def _dead_letters(sources: Sources) -> set[str]:
+    return {
+        headers_to_dict(letter.headers())["ce_id"].decode()
+        for sub in sources.subscriptions
+        for letter in read_all(sources.kafka, sub.dead_letter_topic, sources.partitions)
+    }
+
+
+def _uncommitted(sources: Sources) -> list[str]:
+    """Partitions whose last record is not committed within `COMMIT_SECONDS`."""
+    deadline = time.monotonic() + COMMIT_SECONDS
+    while True:
+        found = [line for sub in sources.subscriptions for line in _behind(sources, sub)]
+        if not found or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.5)
+
+
+def _behind(sources: Sources, sub: Subscription) -> list[str]:
+    client = Consumer({"bootstrap.servers": sources.kafka, "group.id": sub.group, "enable.auto.commit": False})
+    try:
+        places = [
+            TopicPartition(topic, number)
+            for topic in (sub.topic, sub.retry_topic)
+            for number in range(sources.partitions)
+        ]
+        found = []
+        for place in client.committed(places, timeout=10):
+            low, high = client.get_watermark_offsets(place, timeout=10)
+            if high > low and place.offset < high:
+                found.append(f"{place.topic}/{place.partition}: {place.offset} of {high}")
+        return found
+    finally:
+        client.close()

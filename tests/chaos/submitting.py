@@ -1,0 +1,91 @@
+"""Clients of the documents API that do not give up: the same idempotency key again until the answer is a 202."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import httpx
+
+from loadtest.corpus import Document
+from loadtest.records import Sent
+from web import tokens
+
+CLIENTS = 4
+"""How many documents are on their way at once."""
+
+_PASSING = frozenset({429, 500, 502, 503, 504})
+_PAUSE_SECONDS = 0.25
+_TOKEN_SECONDS = 6 * 3600.0
+
+
+class Refused(AssertionError):
+    """The API answered something that no repeat can mend."""
+
+
+class Submitter:
+    """Sends documents in order, as far as `release` allows. `sent` grows with the answers."""
+
+    def __init__(
+        self, api: str, secret: str, tenant: str, plan: Sequence[tuple[str, Document]], pages: str, seed: int
+    ) -> None:
+        self.sent: list[Sent] = []
+        self.repeats = 0
+        self._api = api
+        self._secret = secret
+        self._tenant = tenant
+        self._plan = plan
+        self._pages = f"{pages}/{seed}"
+        self._next = 0
+        self._allowed = 0
+        self._more = asyncio.Event()
+
+    def release(self, upto: int) -> None:
+        """Documents up to this number may be sent now."""
+        self._allowed = max(self._allowed, min(len(self._plan), upto))
+        self._more.set()
+
+    async def run(self) -> None:
+        """Send everything. Raises Refused."""
+        async with (
+            httpx.AsyncClient(base_url=self._api, timeout=30.0, trust_env=False) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(CLIENTS):
+                group.create_task(self._client(client))
+
+    async def _client(self, client: httpx.AsyncClient) -> None:
+        while self._next < len(self._plan):
+            if self._next >= self._allowed:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            number, self._next = self._next, self._next + 1
+            sender, document = self._plan[number]
+            self.sent.append(await self._send(client, sender, document))
+
+    async def _send(self, client: httpx.AsyncClient, sender: str, document: Document) -> Sent:
+        token = tokens.issue(self._secret, sender, self._tenant, ["sender"], _TOKEN_SECONDS)
+        headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": f"{self._tenant}-{document.index}"}
+        sent = Sent(
+            document.index, sender, document.reference, document.sha256, document.broken, None, time.time(), None
+        )
+        while True:
+            try:
+                answer = await self._post(client, document, headers)
+            except httpx.TransportError:
+                answer = None
+            if answer is not None and answer.status_code == httpx.codes.ACCEPTED:
+                return replace(sent, id=str(answer.json()["id"]), accepted_at=time.time())
+            if answer is not None and answer.status_code not in _PASSING:
+                raise Refused(f"document {document.index}: {answer.status_code} {answer.text[:300]}")
+            self.repeats += 1
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _post(self, client: httpx.AsyncClient, document: Document, headers: dict[str, str]) -> httpx.Response:
+        if document.kind == "pdf":
+            file = (f"{document.index}.pdf", document.content, "application/pdf")
+            return await client.post("/api/documents", files={"file": file}, headers=headers)
+        page = f"{self._pages}/{document.index}.html"
+        body = {"text": document.content.decode()} if document.kind == "text" else {"url": page}
+        return await client.post("/api/documents", json=body, headers=headers)
