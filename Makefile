@@ -49,6 +49,10 @@ load: $(READY) ## The 500-job load test against the running stack
 bench: $(READY) ## Speed of the parts, each beside a bare loop of the same client
 	$(BIN)/python -m loadtest.bench
 
+.PHONY: chaos
+chaos: $(READY) ## Kill and freeze processes under load, for 15 minutes, and audit what became of the work
+	$(BIN)/python -m tests.chaos $(CHAOS)
+
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import structlog
 
 from messaging import telemetry
-from messaging.cursor import Connection, Row
+from messaging.cursor import Connection
+from messaging.publisher import Batch
 
 LIMIT = 1_000_000
 """Rows that may wait before the outbox refuses more."""
@@ -30,13 +31,16 @@ class Backlog:
         self._stalled = False
         self._high = False
 
-    def update(self, rows: int, drawn: int, oldest: Row | None, silent_since: float) -> None:
-        """`rows` wait, writers have drawn numbers up to `drawn`, and Kafka was last heard of at `silent_since`."""
+    def update(self, rows: int, drawn: int, first: Batch | None) -> None:
+        """`rows` wait, writers have drawn numbers up to `drawn`; `first` is the oldest batch on its way, if any."""
         telemetry.RELAY_BACKLOG.labels(self._relay).set(rows)
-        age = (datetime.now(UTC) - datetime.fromisoformat(oldest[7])).total_seconds() if oldest is not None else 0.0
+        age, stalled = 0.0, False
+        if first is not None:
+            age = (datetime.now(UTC) - datetime.fromisoformat(first.rows[0][7])).total_seconds()
+            stalled = time.monotonic() > first.answered_at + STALL_SECONDS
         telemetry.RELAY_OLDEST_SECONDS.labels(self._relay).set(max(0.0, age))
         self._place_ceiling(drawn + self._limit - rows)
-        self._alarm(rows, oldest is not None and time.monotonic() > silent_since + STALL_SECONDS)
+        self._alarm(rows, stalled)
 
     def _alarm(self, rows: int, stalled: bool) -> None:
         if stalled and not self._stalled:

@@ -44,7 +44,7 @@ class PartitionLag:
 
 
 class Lag:
-    """Asks Kafka. Bounded work: three requests for a group, and one record read for each partition that lags."""
+    """Asks Kafka. Bounded work: a request a group, two for all ends, and one record of each partition that lags."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 2})

@@ -55,6 +55,8 @@ class Batch:
 
     rows: Sequence[Row]
     outstanding: int = 0
+    answered_at: float = field(default_factory=time.monotonic)
+    """When Kafka last answered for one of them, by the monotonic clock; at first, when they were handed over."""
     refused: list[tuple[Row, KafkaError]] = field(default_factory=list)
     fault: KafkaError | None = None
     """Why the rows must be sent again: an error that is no record's own."""
@@ -62,6 +64,7 @@ class Batch:
     def report(self, row: Row, error: KafkaError | None, _message: Message | None) -> None:
         """Kafka's answer for one row."""
         self.outstanding -= 1
+        self.answered_at = time.monotonic()
         if error is None:
             return
         if error.code() in REFUSED or error.code() in _GONE:
@@ -75,8 +78,6 @@ class Publisher:
 
     def __init__(self, bootstrap: str, client_id: str, check: Callable[[], None]) -> None:
         """`check` is called often while rows are handed over; it raises when this process may not go on."""
-        self.heard_at = time.monotonic()
-        """When Kafka last answered for any row, by the monotonic clock."""
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._check = check
@@ -102,9 +103,7 @@ class Publisher:
 
     def poll(self, seconds: float) -> None:
         """Serve delivery reports, waiting up to `seconds` for the first. Raises KafkaException as `send` does."""
-        if self._producer.poll(seconds):
-            self.heard_at = time.monotonic()
-            self._logged.clear()
+        self._producer.poll(seconds)
         if self._failure is not None:
             raise KafkaException(self._failure)
 
@@ -116,6 +115,7 @@ class Publisher:
         """
         if batch.fault is not None:
             raise KafkaException(batch.fault)
+        self._logged.clear()
         refused = []
         for row, error in sorted(batch.refused, key=lambda refusal: refusal[0][0]):
             self._destinations.forget(row[1])

@@ -65,7 +65,6 @@ class Term:
         self._stop = stop
         self._next_beat = 0.0
         self._saved_at = 0.0
-        self._sent_at = 0.0
         self._read_again_at = 0.0
         self._give_up_at = float("inf")
         self._empty_polls = 0
@@ -101,7 +100,6 @@ class Term:
         """Send a slice; False when there was nothing to send and nothing more to read."""
         if piece.rows:
             self._empty_polls = 0
-            self._sent_at = time.monotonic() if not self._under_way else self._sent_at
             self._cursor.ask()
             self._under_way.append(UnderWay(self._publisher.send(piece.rows), piece.end))
             self._cursor.collect()
@@ -161,9 +159,9 @@ class Term:
         self._cursor.collect()
         waiting = self._rows_under_way() + self._cursor.known
         drawn = self._leader.beat(waiting)
-        oldest = self._under_way[0].batch.rows[0] if self._under_way else None
         waiting += max(0, drawn - self._cursor.last_value) if self._cursor.last_value else 0
-        self._backlog.update(waiting, drawn, oldest, max(self._publisher.heard_at, self._sent_at))
+        first = self._under_way[0].batch if self._under_way else None
+        self._backlog.update(waiting, drawn, first)
         self._watchdog.look()
 
     def _rows_under_way(self) -> int:

@@ -72,8 +72,9 @@ class Forwarding:
             forwarding.cancel()
             leaving.cancel()
             await asyncio.gather(forwarding, leaving, return_exceptions=True)
-        if not left:
-            forwarding.result()
+        if left:
+            raise ClientDisconnect
+        forwarding.result()
 
     async def _forward(self, scope: Scope, body: "_Body", send: Send) -> None:
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")

@@ -34,6 +34,7 @@ class Findings:
     charged   jobs whose attempts count more than the failures they were told to have
     reruns    by fault number, how many runs had to be started again; 0 stands for no fault at all
     slots     by fault number, how many runs could be under way in the processes it touched
+    stalls    by consumer, the longest while the servers answered; `in_all` also while they were starting again
     figures   for people; nothing is judged by them
     """
 
@@ -50,15 +51,17 @@ class Findings:
     reruns: dict[int, int] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)
     stalls: dict[str, Stall] = field(default_factory=dict)
+    in_all: dict[str, Stall] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def longest_stall(self) -> Stall:
-        """The worst of all consumers."""
-        return max(self.stalls.values(), key=lambda stall: stall.seconds, default=Stall())
+    def stall(self, waits: Mapping[str, Sequence[Wait]], strikes: Sequence[Strike], until: float) -> None:
+        """Work the stalls out from when jobs were ready and when they started."""
+        for consumer, own in waits.items():
+            self.stalls[consumer] = longest_stall(own, [s.down for s in strikes if s.down], until)
+            self.in_all[consumer] = longest_stall(own, [s.kept_down for s in strikes if s.kept_down], until)
 
-    def broken(self) -> list[str]:
-        """One line per promise that was not kept."""
+    def broken(self, *, quick_servers: bool = True) -> list[str]:
+        """One line per promise that was not kept. `quick_servers`: their restart is no excuse for a stall."""
         lists = {
             "lost": self.lost,
             "effects twice": self.twice,
@@ -71,7 +74,7 @@ class Findings:
         said = [f"{self.load}: {len(found)} {what}: {'; '.join(found[:5])}" for what, found in lists.items() if found]
         said += [
             f"{self.load}: nothing started for {stall.seconds:.1f} s although work waited ({name})"
-            for name, stall in self.stalls.items()
+            for name, stall in (self.in_all if quick_servers else self.stalls).items()
             if stall.seconds > STALL_SECONDS
         ]
         said += [
@@ -83,7 +86,12 @@ class Findings:
 
     def as_json(self) -> dict[str, Any]:
         """The same, made of what JSON knows."""
-        return asdict(self) | {"longest_stall": self.longest_stall.seconds, "broken": self.broken()}
+        return asdict(self) | {"broken": self.broken()}
+
+
+def worst(stalls: Mapping[str, Stall]) -> Stall:
+    """The longest of all consumers."""
+    return max(stalls.values(), key=lambda stall: stall.seconds, default=Stall())
 
 
 def lost(planned: Iterable[Planned], effects: Iterable[Effect], dead: set[str]) -> list[str]:
@@ -191,10 +199,21 @@ def longest_stall(waits: Iterable[Wait], down: Sequence[tuple[float, float]], un
             since = at if waiting == 0 else since
             waiting += 1
             continue
-        seconds = at - since - sum(max(0.0, min(at, end) - max(since, begin)) for begin, end in down)
+        seconds = at - since - overlap(since, at, down)
         worst = max(worst, Stall(seconds, since), key=lambda stall: stall.seconds)
         waiting, since = waiting - 1, at
     return worst
+
+
+def overlap(begin: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds between begin and end that lie in any of the spans."""
+    covered, reached = 0.0, begin
+    for start, stop in sorted(spans):
+        first, last = max(start, reached), min(stop, end)
+        if last > first:
+            covered += last - first
+            reached = last
+    return covered
 
 
 KILLER = -1

@@ -1,10 +1,12 @@
 """What became of the documents of a run, from four places: the API's answers, the database, Kafka, the provider."""
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psycopg
 
@@ -16,9 +18,8 @@ from loadtest.records import Evidence, Run, Sent
 from messaging.policy import Policy
 from schemas import topics
 from schemas.events import DocumentFailed, DocumentRead, DocumentReadingRequested
-from tests.chaos import audit
 from tests.chaos.audit import Findings, Wait
-from tests.chaos.records import HALTING, SERVERS, Strike
+from tests.chaos.records import Strike
 
 READER = "reader"
 SETTLE_SECONDS = 15.0
@@ -58,8 +59,9 @@ async def find(
     jobs: int,
     workers: int,
     repeats: int,
+    folder: Path,
 ) -> Findings:
-    """The audit, once nothing is missing any more, or after `SETTLE_SECONDS`."""
+    """The audit, once nothing is missing any more, or after `SETTLE_SECONDS`. The evidence is kept in `folder`."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         found = await _collect(sources, sent)
@@ -68,11 +70,11 @@ async def find(
         if not missing or time.monotonic() >= deadline:
             break
         await asyncio.sleep(0.5)
+    (folder / "evidence.json").write_text(json.dumps(asdict(found.evidence)), "utf-8")
     policy = topics.load().subscription(DocumentReadingRequested.TOPIC, READER).policy
     again = _reruns(ledger, strikes)
-    down = [(s.at, s.released_at) for s in strikes if SERVERS.get(s.fault.kind) in HALTING]
     latencies = sorted(one.accepted_at - one.posted_at for one in sent if one.accepted_at is not None)
-    return Findings(
+    findings = Findings(
         load="documents",
         jobs=jobs,
         ended=sum(document.status in READ | FAILED for document in found.evidence.stored),
@@ -83,13 +85,14 @@ async def find(
         above_caps=_above_caps(found, strikes, policy),
         reruns=again,
         slots={strike.fault.number: policy.total * workers for strike in strikes},
-        stalls={READER: audit.longest_stall(_waits(ledger, strikes), down, until)},
         figures={
             "repeated_posts": repeats,
             "longest_post_seconds": round(latencies[-1], 2) if latencies else 0.0,
             "provider_calls": len(found.evidence.calls),
         },
     )
+    findings.stall({READER: _waits(ledger, strikes)}, strikes, until)
+    return findings
 
 
 async def _collect(sources: Sources, sent: Sequence[Sent]) -> Trail:

@@ -123,6 +123,7 @@ class DocumentsLoad:
             jobs=self.jobs,
             workers=runs_in,
             repeats=self.submitter.repeats,
+            folder=self._folder,
         )
 
     def _members(self) -> list[Child]:

@@ -116,6 +116,7 @@ class NoOpLoad:
             [subscription(consumer, topic) for consumer, topic in self._topics.items()],
             PARTITIONS,
             {name: self.crew.pid(name) for name in WORKERS},
+            self._folder,
         )
         found = await asyncio.to_thread(nooptrail.find, sources, self._logs, self.jobs, strikes, until)
         found.figures["worker_and_relay_restarts"] = self.crew.restarts()

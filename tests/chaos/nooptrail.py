@@ -1,13 +1,15 @@
 """What became of the no-op jobs of a run: from the workers' logs, the database, the dead letters, the offsets."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from messaging.message import headers_to_dict
 from messaging.policy import Subscription
@@ -15,7 +17,7 @@ from messaging.runs import MAX_STRIKES
 from tests.chaos import audit
 from tests.chaos.audit import Findings, Wait
 from tests.chaos.joblog import JobLogs
-from tests.chaos.records import HALTING, SERVERS, Effect, Ended, Planned, Started, Strike
+from tests.chaos.records import Effect, Ended, Planned, Started, Strike
 from tests.messaging.harness import read_all
 
 COMMIT_SECONDS = 20.0
@@ -31,33 +33,35 @@ Over = Sequence[tuple[Started, float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the records are. `workers`: the pid of each worker now, by name."""
+    """Where the records are. `workers`: the pid of each worker now, by name. `folder`: where they are kept."""
 
     database: str
     kafka: str
     subscriptions: Sequence[Subscription]
     partitions: int
     workers: Mapping[str, int | None]
+    folder: Path
 
 
 def find(sources: Sources, logs: JobLogs, jobs: int, strikes: Sequence[Strike], until: float) -> Findings:
-    """The audit. Blocks; waits for the last commits."""
+    """The audit. Blocks; waits for the last commits. What the database said is kept in the folder of `sources`."""
     uncommitted = _uncommitted(sources)
     with psycopg.connect(sources.database, autocommit=True) as conn:
         planned = [Planned(*row) for row in _rows(conn, _JOBS)]
         effects = [Effect(*row) for row in _rows(conn, _EFFECTS)]
         ends = {job for (job,) in _rows(conn, _ENDS)}
     letters = _dead_letters(sources)
+    kept = {"jobs": list(map(asdict, planned)), "effects": list(map(asdict, effects)), "dead": sorted(ends | letters)}
+    (sources.folder / "evidence.json").write_text(json.dumps(kept), "utf-8")
     over = audit.intervals(logs.started, logs.ended, _deaths(logs, strikes, set(sources.workers.values())), until)
     slots = sum(sub.policy.total for sub in sources.subscriptions)
     ordered = {sub.consumer for sub in sources.subscriptions if sub.policy.ordered}
     keys = {job.job: job.key for job in planned if job.consumer in ordered}
     frozen = {strike.pid for strike in strikes if strike.fault.kind == "freeze"}
-    down = [(s.at, s.released_at) for s in strikes if SERVERS.get(s.fault.kind) in HALTING]
     killers = {job.job for job in planned if job.killer}
     have_effect = {effect.job for effect in effects}
     waits = _waits(planned, over, have_effect | ends)
-    return Findings(
+    found = Findings(
         load="no-op jobs",
         jobs=jobs,
         ended=len(have_effect | ends),
@@ -73,14 +77,16 @@ def find(sources: Sources, logs: JobLogs, jobs: int, strikes: Sequence[Strike], 
         reruns=audit.reruns(over, strikes, killers),
         slots={s.fault.number: slots * (1 if s.victim in sources.workers else len(sources.workers)) for s in strikes}
         | {audit.KILLER: slots * MAX_STRIKES * len(killers)},
-        stalls={consumer: audit.longest_stall(found, down, until) for consumer, found in waits.items()},
         figures={
             "starts": len(logs.started),
-            "longest_wait_seconds": round(
-                max((w.started_at or until) - w.ready_at for found in waits.values() for w in found), 2
+            "longest_wait_of_a_job": round(max(_seconds(waits, [], until)), 2),
+            "longest_wait_while_servers_answered": round(
+                max(_seconds(waits, [strike.down for strike in strikes if strike.down], until)), 2
             ),
         },
     )
+    found.stall(waits, strikes, until)
+    return found
 
 
 def _rows(conn: "psycopg.Connection[tuple[Any, ...]]", query: str) -> list[tuple[Any, ...]]:
@@ -114,6 +120,15 @@ def _waits(planned: Sequence[Planned], over: Over, settled: set[str]) -> dict[st
     return waits
 
 
+def _seconds(
+    waits: Mapping[str, Sequence[Wait]], down: Sequence[tuple[float, float]], until: float
+) -> Iterable[float]:
+    """How long each job waited, without the time in which a server was down."""
+    for wait in (wait for own in waits.values() for wait in own):
+        end = until if wait.started_at is None else wait.started_at
+        yield end - wait.ready_at - audit.overlap(wait.ready_at, end, down)
+
+
 def _dead_letters(sources: Sources) -> set[str]:
     return {
         headers_to_dict(letter.headers())["ce_id"].decode()
@@ -126,7 +141,11 @@ def _uncommitted(sources: Sources) -> list[str]:
     """Partitions whose last record is not committed within `COMMIT_SECONDS`."""
     deadline = time.monotonic() + COMMIT_SECONDS
     while True:
-        found = [line for sub in sources.subscriptions for line in _behind(sources, sub)]
+        try:
+            found = [line for sub in sources.subscriptions for line in _behind(sources, sub)]
+        except KafkaException as error:
+            # A broker that has just come back does not know yet who coordinates which group.
+            found = [str(error)]
         if not found or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)

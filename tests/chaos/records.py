@@ -31,8 +31,8 @@ SERVERS: dict[Kind, str] = {
 }
 """The child of the stack that each of these kinds strikes."""
 
-HALTING = frozenset({"kafka", "postgres"})
-"""Servers without which no job can start: while one is kept down on purpose, no stall is counted."""
+HALTING = frozenset({"kafka", "postgres", "registry"})
+"""Servers without which it may be that no job can start. (Without the registry: when a new schema turns up.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,17 @@ class Strike:
     at: float
     released_at: float
     back_at: float | None = None
+
+    @property
+    def down(self) -> tuple[float, float] | None:
+        """From when to when a server did not answer; None for what is no server."""
+        halts = SERVERS.get(self.fault.kind) in HALTING
+        return (self.at, self.released_at if self.back_at is None else self.back_at) if halts else None
+
+    @property
+    def kept_down(self) -> tuple[float, float] | None:
+        """The part of it that was on purpose."""
+        return None if self.down is None else (self.at, self.released_at)
 
     @property
     def recovery(self) -> float | None:

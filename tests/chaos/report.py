@@ -7,10 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import schedule
+from tests.chaos.audit import worst
 from tests.chaos.records import Strike
 from tests.chaos.runner import Result
 
-_COLUMNS = ("run", "jobs", "lost", "twice", "dead", "order", "caps", "stall", "re-runs", "back", "seconds", "")
+_COLUMNS = (
+    "run",
+    "jobs",
+    "lost",
+    "twice",
+    "dead",
+    "order",
+    "caps",
+    "stall",
+    "ours",
+    "re-runs",
+    "back",
+    "seconds",
+    "",
+)
 
 
 def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -45,7 +60,8 @@ def table(results: Sequence[Result]) -> str:
                     str(len(found.innocent_dead) + len(found.charged)),
                     str(len(found.out_of_order)),
                     str(len(found.above_caps)),
-                    f"{found.longest_stall.seconds:.1f} s",
+                    f"{worst(found.in_all).seconds:.1f} s",
+                    f"{worst(found.stalls).seconds:.1f} s",
                     f"{again} of {max(found.slots.values(), default=0)}",
                     f"{slowest:.1f} s",
                     f"{result.seconds:.0f}",
@@ -64,7 +80,7 @@ def text(results: Sequence[Result]) -> str:
         parts.append("\n".join(map(_line, result.strikes)))
         for found in result.findings:
             again = ", ".join(f"{count} after fault {number}" for number, count in found.reruns.items()) or "none"
-            stalls = ", ".join(f"{name} {stall.seconds:.1f} s" for name, stall in found.stalls.items())
+            stalls = ", ".join(f"{name} {stall.seconds:.1f} s" for name, stall in found.in_all.items())
             figures = ", ".join(f"{name} {value:g}" for name, value in found.figures.items())
             parts.append(f"{found.load}: re-runs: {again}; longest stall: {stalls}; {figures}")
         parts.append("\n".join(result.broken()) or "Every promise was kept.")
@@ -88,5 +104,6 @@ def _line(strike: Strike) -> str:
 
 _LEGEND = """\
 lost: jobs without their end. twice: more than one effect. dead: innocent jobs set aside, or charged an attempt.
-order: effects out of order. caps: starts above a cap. stall: longest time with work waiting and nothing starting.
+order: effects out of order. caps: starts above a cap. stall: longest time with work waiting and nothing starting
+(without the time a server was kept down on purpose); ours: while all servers answered.
 re-runs: most runs one fault made start again, of those that could be under way. back: slowest return of a process."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tests.chaos.audit import Findings
 from tests.chaos.records import Fault, Kind, Strike
-from tests.chaos.strikes import Striker, Victim
+from tests.chaos.strikes import NotBack, Striker, Victim
 
 Say = Callable[[str], None]
 
@@ -46,10 +46,13 @@ class Result:
     strikes: list[Strike] = field(default_factory=list)
     findings: list[Findings] = field(default_factory=list)
     seconds: float = 0.0
+    failure: str | None = None
+    """Why the run was broken off, if it was."""
 
-    def broken(self) -> list[str]:
-        """One line per promise that was not kept."""
-        return [line for found in self.findings for line in found.broken()]
+    def broken(self, *, quick_servers: bool = True) -> list[str]:
+        """One line per promise that was not kept; see `Findings.broken`."""
+        lines = [line for found in self.findings for line in found.broken(quick_servers=quick_servers)]
+        return lines if self.failure is None else [self.failure, *lines]
 
 
 class Runner:
@@ -63,7 +66,7 @@ class Runner:
         self._jobs = sum(load.jobs for load in loads)
 
     async def perform(self, name: str, seed: int, schedule: Sequence[Fault]) -> Result:
-        """The whole run. Raises NotBack when something that was struck never came back."""
+        """The whole run; broken off when something that was struck does not come back."""
         result = Result(name, seed, list(schedule))
         begun = time.monotonic()
         try:
@@ -72,6 +75,8 @@ class Runner:
             self._release(1.0)
             await self._striker.all_back()
             await self._until(settled=True)
+        except NotBack as error:
+            result.failure = str(error)
         finally:
             await self._striker.release()
         result.strikes = self._striker.strikes

@@ -13,8 +13,8 @@ from stack import control
 from stack.status import ChildStatus
 from tests.chaos.records import SERVERS, Fault, Kind, Strike
 
-BACK_WITHIN = 120.0
-"""Seconds a process may take from being let go until it answers."""
+BACK_WITHIN = 200.0
+"""Seconds a process may take from being let go until it answers: two tries of the stack."""
 
 _LOOK_SECONDS = 0.1
 
@@ -135,7 +135,9 @@ class Striker:
         deadline = time.monotonic() + BACK_WITHIN
         while not await victim.is_back(strike.pid):
             if time.monotonic() >= deadline:
-                raise NotBack(f"{victim.name} did not come back within {BACK_WITHIN:g} s of fault {strike.fault}")
+                raise NotBack(
+                    f"{victim.name} did not come back within {BACK_WITHIN:g} s of fault {strike.fault.number}"
+                )
             await asyncio.sleep(_LOOK_SECONDS)
         strike.back_at = time.time()
 

@@ -24,7 +24,10 @@ class Refused(AssertionError):
 
 
 class Submitter:
-    """Sends documents in order, as far as `release` allows. `sent` grows with the answers."""
+    """Sends documents in order, as far as `release` allows. `sent` grows with the answers.
+
+    A document's `error` is what its clients were told before the 202.
+    """
 
     def __init__(
         self, api: str, secret: str, tenant: str, plan: Sequence[tuple[str, Document]], pages: str, seed: int
@@ -70,15 +73,22 @@ class Submitter:
         sent = Sent(
             document.index, sender, document.reference, document.sha256, document.broken, None, time.time(), None
         )
+        said: list[str] = []
         while True:
+            begun = time.monotonic()
             try:
                 answer = await self._post(client, document, headers)
-            except httpx.TransportError:
-                answer = None
-            if answer is not None and answer.status_code == httpx.codes.ACCEPTED:
-                return replace(sent, id=str(answer.json()["id"]), accepted_at=time.time())
-            if answer is not None and answer.status_code not in _PASSING:
-                raise Refused(f"document {document.index}: {answer.status_code} {answer.text[:300]}")
+            except httpx.TransportError as error:
+                what = type(error).__name__
+            else:
+                if answer.status_code == httpx.codes.ACCEPTED:
+                    return replace(
+                        sent, id=str(answer.json()["id"]), accepted_at=time.time(), error=", ".join(said) or None
+                    )
+                if answer.status_code not in _PASSING:
+                    raise Refused(f"document {document.index}: {answer.status_code} {answer.text[:300]}")
+                what = str(answer.status_code)
+            said.append(f"{what} after {time.monotonic() - begun:.1f} s")
             self.repeats += 1
             await asyncio.sleep(_PAUSE_SECONDS)
 

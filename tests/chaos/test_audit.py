@@ -99,7 +99,7 @@ def test_a_second_attempt_is_no_rerun() -> None:
         (Findings("jobs", 2, 1, lost=["a"]), "jobs: 1 lost: a"),
         (Findings("jobs", 2, 2, twice=["a: 2 effects"]), "jobs: 1 effects twice: a: 2 effects"),
         (
-            Findings("jobs", 2, 2, stalls={"ordered": Stall(31.0, 5.0)}),
+            Findings("jobs", 2, 2, in_all={"ordered": Stall(31.0, 5.0)}),
             "jobs: nothing started for 31.0 s although work waited (ordered)",
         ),
         (
@@ -114,5 +114,13 @@ def test_a_broken_promise_is_said_in_a_line(findings: Findings, said: str) -> No
 
 
 def test_kept_promises_are_not_complained_about() -> None:
-    kept = Findings("jobs", 2, 2, reruns={1: 10}, slots={1: 10}, stalls={"ordered": Stall(29.0, 5.0)})
+    kept = Findings("jobs", 2, 2, reruns={1: 10}, slots={1: 10}, in_all={"ordered": Stall(29.0, 5.0)})
     assert kept.broken() == []
+
+
+def test_a_stall_while_a_server_starts_again_is_told_from_one_of_our_own() -> None:
+    found = Findings("jobs", 1, 1)
+    found.stall({"ordered": [Wait(0.0, 50.0)]}, [strike(1, "broker", 5.0, back=45.0)], 60.0)
+    assert (found.stalls["ordered"].seconds, found.in_all["ordered"].seconds) == (10.0, 50.0)
+    assert found.broken(quick_servers=False) == []
+    assert len(found.broken()) == 1

@@ -30,7 +30,7 @@ def upstream() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def gateway(start: Start, upstream: Upstream) -> Iterator[Running]:
-    with start("api", documents_url=upstream.url, upstream_timeout_seconds=1.0) as running:
+    with start("api", documents_url=upstream.url, upstream_timeout_seconds=2.0) as running:
         yield running
 
 
@@ -187,7 +187,7 @@ def test_a_client_that_leaves_takes_its_call_with_it(gateway: Running, upstream:
     connection = calling(gateway, "GET", b"")
     until_heard(upstream)
     connection.close()
-    assert ended.wait(0.9), "the service's connection is closed before the gateway's patience ends"
+    assert ended.wait(1.8), "the service's connection is closed before the gateway's patience ends"
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body(gateway: Running, upstream: Upstream) -> None:
@@ -267,7 +267,7 @@ def test_what_it_costs(gateway: Running, upstream: Upstream) -> None:
             for way, times in figures.items()
         }
     )
-    assert medians["forwarded"] - medians["direct"] < 0.010
+    assert medians["forwarded"] - medians["direct"] < 0.020
 
 
 def test_framing_is_never_the_client_s_to_say_twice() -> None:

@@ -15,7 +15,7 @@ from tests.fixtures.stack import Infra
 from tests.gateway.conftest import Home
 from tests.gateway.letterbox import Raw, dead, letters_of, projecting, put, stored
 from tests.messaging.harness import until
-from tests.messaging.test_garbled import put_garbled
+from tests.messaging.test_garbled import WARM, put_garbled
 
 LARGEST = 1_048_588 + 65_536
 
@@ -63,10 +63,11 @@ async def test_a_header_no_client_can_read_stops_nothing(
     infra: Infra, home: Home, pool: Pool, source: str, tenant: str
 ) -> None:
     topic = letters_of(source).name
+    put(infra, topic, [dead(tenant) for _ in range(WARM)])
     await asyncio.to_thread(put_garbled, infra, topic, f"{tenant}:ann".encode(), b"value", b"\xff\xfe")
     put(infra, topic, [dead(tenant)])
     async with projecting(infra, pool, source):
-        await until(lambda: stored(home, source) == 2)
+        await until(lambda: stored(home, source) == WARM + 2)
     query = "select tenant, value, header_values from dead_letters where source = %s and header_names is null"
     assert home.rows(query, source) == [(tenant, b"value", None)]
 

@@ -112,6 +112,7 @@ async def test_a_job_sent_back_runs_again_once_with_its_attempts_anew(
         assert (letter.reason, letter.attempts, letter.state) == ("broken", 1, "open")
         await decisions.send_back(Sight(tenant), letter.id, "ann")
         await until(lambda: len(handler.starts) == 2, what="it runs again")
+        await until(lambda: states(home, source) == {"sent"})
         # A sweeper that repeats what was sent: the ledger knows (id, generation).
         home.change("update dead_letters set state = 'sending', sent_at = null where id = %s", letter.id)
         await until(lambda: states(home, source) == {"sent"})

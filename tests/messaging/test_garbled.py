@@ -12,6 +12,9 @@ from messaging.job import Job
 from tests.fixtures.stack import Infra
 from tests.messaging.harness import Recording, consuming, read_all, send, subscription, until
 
+WARM = 200
+"""Records before it: CPython treats what ran often otherwise than what runs first."""
+
 
 def put_garbled(infra: Infra, topic: str, key: bytes, value: bytes, name: bytes) -> None:
     """Produce a record with such a header, past the Python client: it takes only text for names."""
@@ -52,13 +55,15 @@ async def test_it_is_a_dead_letter_and_the_next_record_runs(
     topic(name=sub.retry_topic)
     topic(name=sub.dead_letter_topic)
     handler = Recording(_nothing)
-    await asyncio.to_thread(put_garbled, infra, sub.topic + suffix, b"acme:ann", b"not JSON", b"\xff\xfe")
-    send(infra.kafka_bootstrap, sub.topic, [("acme:ann", 1)])
+    send(infra.kafka_bootstrap, sub.topic + suffix, [("acme:ann", n) for n in range(WARM)])
+    for _ in range(2):
+        await asyncio.to_thread(put_garbled, infra, sub.topic + suffix, b"acme:ann", b"not JSON", b"\xff\xfe")
+    send(infra.kafka_bootstrap, sub.topic + suffix, [("acme:ann", 1)])
     async with consuming(infra.kafka_bootstrap, sub, handler):
-        await until(lambda: len(handler.starts) == 1, what="the next record runs")
-        await until(lambda: len(read_all(infra.kafka_bootstrap, sub.dead_letter_topic)) == 1, what="a dead letter")
-    (letter,) = read_all(infra.kafka_bootstrap, sub.dead_letter_topic)
-    assert (letter.key(), letter.value()) == (b"acme:ann", b"not JSON")
+        await until(lambda: len(handler.starts) == WARM + 1, what="the next record runs")
+        await until(lambda: len(read_all(infra.kafka_bootstrap, sub.dead_letter_topic)) == 2, what="dead letters")
+    letters = read_all(infra.kafka_bootstrap, sub.dead_letter_topic)
+    assert {(letter.key(), letter.value()) for letter in letters} == {(b"acme:ann", b"not JSON")}
 
 
 async def _nothing(_job: Job) -> None:

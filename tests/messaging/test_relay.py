@@ -427,6 +427,7 @@ def test_kafka_away_and_back(
     """Away at the start, away in the middle: nothing lost, order kept, the position does not run ahead."""
     monkeypatch.setattr("messaging.backlog.STALL_SECONDS", 0.5)
     name = topic(2)
+    fill(service, name, 12_000, keys=10)
     proxy = Proxy(infra.kafka_bootstrap)
     proxy.cut()
     try:
@@ -435,7 +436,6 @@ def test_kafka_away_and_back(
             relaying(bootstrap=proxy.address) as relay,
             Follower(infra.kafka_bootstrap, name, 2) as follower,
         ):
-            fill(service, name, 12_000, keys=10)
             wait_for(lambda: relay.leading)
             time.sleep(1.2)
             beaten = "SELECT beat_at > since + interval '0.4 s' FROM relay_leader"

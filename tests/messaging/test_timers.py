@@ -50,7 +50,7 @@ def runs(service: Service, timer: str = "t") -> list[str]:
     return [str(row[0]) for row in service.execute("SELECT who FROM runs WHERE timer = %s ORDER BY at", timer)]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
@@ -150,7 +150,7 @@ async def test_stopping_in_the_middle_hands_over_at_once(service: Service) -> No
     async with running(service, {"t": (60.0, slow)}):
         await started.wait()
     async with running(service, {"t": (60.0, note("t", "next"))}):
-        await until(lambda: runs(service) == ["next"], 5.0)
+        await until(lambda: runs(service) == ["next"], 20.0)
 
 
 async def test_a_shorter_period_counts_from_now(service: Service) -> None:
@@ -169,5 +169,5 @@ async def test_a_lost_database_is_waited_for(service: Service) -> None:
             " WHERE datname = current_database() AND usename LIKE 'app\\_%'"
         )
         seen = len(runs(service))
-        await until(lambda: len(runs(service)) >= seen + 2, 15.0)
+        await until(lambda: len(runs(service)) >= seen + 2, 30.0)
         assert timers.healthy()
