@@ -6,8 +6,14 @@ leave the last few out, the ledger never.
 
 from datetime import UTC, datetime
 
+import structlog
+from psycopg import DataError
+
+from messaging import telemetry
 from messaging.database import Pool, is_outage, single_statements
 from messaging.runs import Run
+
+log = structlog.get_logger(__name__)
 
 _COPY = """
 copy ledger_attempts (consumer, message_id, generation, attempt, tenant, sender, subject, worker,
@@ -26,7 +32,6 @@ class Attempts:
         self._consumer = consumer
         self._worker = worker
         self._rows: list[tuple[object, ...]] = []
-        self.dropped = 0
 
     def note(self, run: Run, ended_at: float) -> None:
         """Remember a run that held a slot from `run.started_at` to `ended_at` (Unix time in seconds)."""
@@ -39,14 +44,14 @@ class Attempts:
                 run.attempt,
                 key.tenant,
                 key.sender,
-                run.subject,
+                _clean(run.subject),
                 self._worker,
                 _utc(min(run.entry.ready_at, run.started_at)),
                 _utc(run.started_at),
                 _utc(ended_at),
                 run.outcome,
                 run.lent,
-                str(run.error)[:500].replace("\0", "") if run.error is not None else None,
+                _clean(str(run.error)[:500]) if run.error is not None else None,
             )
         )
 
@@ -56,14 +61,35 @@ class Attempts:
             return
         rows, self._rows = self._rows, []
         try:
-            async with single_statements(self._pool) as conn, conn.cursor().copy(_COPY) as copy:
-                for row in rows:
-                    await copy.write_row(row)
+            await self._write(rows)
         except Exception as error:
             if not is_outage(error):
-                raise
-            self.dropped += max(0, len(rows) - MOST_WAITING)
+                # One row that Postgres refuses must not take the others with it.
+                log.exception("attempts.refused", consumer=self._consumer)
+                await self._write_each(rows)
+                return
+            self._drop(len(rows) - MOST_WAITING)
             self._rows = rows[-MOST_WAITING:] + self._rows
+
+    async def _write(self, rows: list[tuple[object, ...]]) -> None:
+        async with single_statements(self._pool) as conn, conn.cursor().copy(_COPY) as copy:
+            for row in rows:
+                await copy.write_row(row)
+
+    async def _write_each(self, rows: list[tuple[object, ...]]) -> None:
+        for row in rows:
+            try:
+                await self._write([row])
+            except DataError:
+                self._drop(1)
+
+    def _drop(self, rows: int) -> None:
+        if rows > 0:
+            telemetry.ATTEMPTS_DROPPED.labels(self._consumer).inc(rows)
+
+
+def _clean(text: str | None) -> str | None:
+    return text.replace("\0", "") if text is not None else None
 
 
 def _utc(at: float) -> datetime:

@@ -85,6 +85,7 @@ class FairConsumer(Sink):
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._last_arrival = 0.0
+        self._silent_looks = 0
         self._closing = False
         self._open = False
 
@@ -123,7 +124,7 @@ class FairConsumer(Sink):
             await self._presence.close()
 
     def healthy(self) -> bool:
-        """Whether this consumer is doing its work: its group is joined and its worker is known to be alive."""
+        """Whether others take this worker for alive: its heartbeat came through lately."""
         return self._presence is None or self._presence.fresh()
 
     def queue(self, tenant: str) -> Queue:
@@ -278,10 +279,17 @@ class FairConsumer(Sink):
     def _lag_known(self, behind: dict[tuple[str, int], int]) -> None:
         for (topic, number), records in behind.items():
             telemetry.CONSUMER_LAG.labels(self.subscription.consumer, topic, str(number)).set(records)
-        silent = self._loop.time() - self._last_arrival
-        if any(behind.values()) and silent > self.limits.stall_seconds and not self._closing:
+        silent = self._loop.time() - self._last_arrival > self.limits.stall_seconds
+        # Seen twice: a record that comes after a long pause is behind for a moment, too.
+        self._silent_looks = self._silent_looks + 1 if silent and any(behind.values()) else 0
+        if self._silent_looks >= 2 and not self._closing:
+            self._silent_looks = 0
             self._stalled("nothing arrives although records are waiting in Kafka")
-            self._loop.create_task(self._poller.stop(5.0)).add_done_callback(lambda _: self._start_poller())
+            self._spawn(self._replace_poller())
+
+    async def _replace_poller(self) -> None:
+        await self._poller.stop(5.0)
+        self._start_poller()
 
     def _look_for_stall(self) -> None:
         if self.scheduler.may_start and self._loop.time() - self.scheduler.last_start > self.limits.stall_seconds:

@@ -22,7 +22,7 @@ class Gate:
             return until - now
         pauses = self._pauses.get(resource, 0)
         self._pauses[resource] = pauses + 1
-        seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**pauses)
+        seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(pauses, 16))
         self._until[resource] = now + seconds
         return seconds
 

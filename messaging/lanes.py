@@ -41,9 +41,9 @@ class Partition:
 
 
 class Entry:
-    """One record on its way through the scheduler. `ready_at` and `due_at` are in monotonic seconds."""
+    """One record on its way through the scheduler. `ready_at` is Unix time; `due`: its retry time has passed."""
 
-    __slots__ = ("due", "generation", "key", "offset", "partition", "ready_at", "record", "size")
+    __slots__ = ("due", "key", "offset", "partition", "ready_at", "record", "size")
 
     def __init__(self, key: Key, partition: Partition, offset: int, record: RawRecord, size: int, ready_at: float):
         self.key = key

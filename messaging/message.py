@@ -33,12 +33,17 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes | None) -> "Key":
-        """Read a record's key. Raises ValueError for anything that is not ``<tenant>:<sender>`` in UTF-8."""
+        """Read a record's key. Raises ValueError for what is not ``<tenant>:<sender>`` in printable UTF-8."""
         if not raw:
             raise ValueError("the record has no key; expected <tenant>:<sender>")
         tenant, colon, sender = raw.decode("utf-8").partition(":")
         if not colon or not tenant or not sender:
             raise ValueError("the record's key is not <tenant>:<sender>")
+        if max(len(tenant), len(sender)) > MAX_KEY_PART:
+            raise ValueError(f"a part of the record's key is longer than {MAX_KEY_PART} characters")
+        if not (tenant + sender).isprintable():
+            # Postgres refuses a NUL, and no other control character helps a person who reads it.
+            raise ValueError("the record's key holds control characters")
         return cls(tenant, sender)
 
     def __str__(self) -> str:

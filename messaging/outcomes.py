@@ -23,6 +23,14 @@ from messaging.runs import BUSY_SECONDS, Again, Finished, Held, Run, Runs, Verdi
 
 log = structlog.get_logger(__name__)
 
+WRITERS = 6
+"""Outcomes written at once: a flood of bad records must leave connections to the starts of good jobs."""
+
+TRIES = 5
+"""Failures, outages aside, after which an outcome is written without its service's hook: the job is set aside."""
+
+UNWRITABLE = "outcome_unwritable"
+
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 5.0
 
@@ -45,6 +53,7 @@ class Outcomes:
         self._pool = pool
         self._ledger = ledger
         self._rng = random.Random(seed)  # noqa: S311 - jitter, not a secret
+        self._writers = asyncio.Semaphore(WRITERS)
         self.stopping = False
 
     async def conclude(self, run: Run) -> Verdict:
@@ -60,11 +69,11 @@ class Outcomes:
             case retry.RetryIn(seconds=seconds):
                 telemetry.RETRIES.labels(consumer, type(error).__name__).inc()
                 run.outcome = "retry"
-                return await self._persist(lambda: self._retry(run, error, seconds))
+                return await self._persist(run, error, lambda: self._retry(run, error, seconds))
             case retry.SetAside(reason=reason, message=message):
                 telemetry.DEAD_LETTERS.labels(consumer, reason).inc()
                 run.outcome = "dead"
-                return await self._persist(lambda: self._set_aside(run, error, reason, message))
+                return await self._persist(run, error, lambda: self._set_aside(run, error, reason, message))
             case retry.Wait(seconds=seconds):
                 await self.give_back(run)
                 return Held("provider", seconds)
@@ -110,7 +119,9 @@ class Outcomes:
             return await self._set_aside(run, refused, refused.reason, str(refused))
         return Finished()
 
-    async def _set_aside(self, run: Run, error: MessagingError, reason: str, message: str) -> Verdict:
+    async def _set_aside(
+        self, run: Run, error: MessagingError, reason: str, message: str, *, tell: bool = True
+    ) -> Verdict:
         # A run that was frozen and fenced must not write letters, so the fence is asked before Kafka is.
         if self._ledger is not None:
             async with self._connection() as conn:
@@ -132,7 +143,7 @@ class Outcomes:
             ),
         )
         if self._ledger is not None:
-            readable = run.handler is not None or (lost and await self._runs.job_of_the_unread(run))
+            readable = tell and (run.handler is not None or (lost and await self._runs.job_of_the_unread(run)))
             async with self._connection() as conn, conn.transaction():
                 if not await self._ledger.dead(conn, run.id, run.generation, run.token, 0 if lost else 1):
                     return Again(BUSY_SECONDS)
@@ -145,18 +156,30 @@ class Outcomes:
         record = run.entry.record
         await self._producer.send(topic, record.key(), record.value(), headers)
 
-    async def _persist(self, write: Callable[[], Awaitable[Verdict]]) -> Verdict:
-        pause = FIRST_PAUSE
+    async def _persist(self, run: Run, error: MessagingError, write: Callable[[], Awaitable[Verdict]]) -> Verdict:
+        pause, failures = FIRST_PAUSE, 0
         while True:
             try:
-                return await write()
-            except Exception as error:
-                known = classify(error)
+                async with self._writers:
+                    return await write()
+            except Exception as fault:
+                known = classify(fault)
                 log.warning(
-                    "outcome.waits", consumer=self._subscription.consumer, error=f"{type(error).__name__}: {error}"
+                    "outcome.waits", consumer=self._subscription.consumer, error=f"{type(fault).__name__}: {fault}"
                 )
                 if self.stopping and isinstance(known, Outage):
                     return Again(BUSY_SECONDS)
+                failures += not isinstance(known, Outage)
+                if failures == TRIES:
+                    # One job whose service cannot note its end must not hold its partition's commit for ever.
+                    message = retry.describe(fault)
+                    log.error("outcome.unwritable", consumer=self._subscription.consumer, job=run.id, error=message)
+                    run.outcome = "dead"
+
+                    async def without_hook(message: str = message) -> Verdict:
+                        return await self._set_aside(run, error, UNWRITABLE, message, tell=False)
+
+                    write = without_hook
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)
 

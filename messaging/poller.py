@@ -88,7 +88,7 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._commands: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._stopping = threading.Event()
-        self._room = threading.BoundedSemaphore(BATCHES_AHEAD)
+        self._room = threading.Semaphore(BATCHES_AHEAD)
         self._thread = threading.Thread(target=self._run, name=f"poller-{config['group.id']}", daemon=True)
 
     def start(self) -> None:

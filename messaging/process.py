@@ -7,9 +7,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import uvicorn
@@ -17,13 +17,14 @@ import uvloop
 
 from messaging import telemetry
 from messaging.errors import Misconfigured
-from messaging.settings import ProcessSettings
+from messaging.settings import ProcessSettings, load
 
 log = structlog.get_logger(__name__)
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
 
+S = TypeVar("S", bound=ProcessSettings)
 Start = Callable[[AsyncExitStack], Awaitable[None]]
 
 
@@ -39,6 +40,21 @@ def run(name: str, settings: ProcessSettings, start: Start) -> None:
     log.info("process.ended", code=code)
     sys.stderr.flush()
     sys.exit(code)
+
+
+def run_one_of(
+    service: str, kind: type[S], starts: Mapping[str, Callable[[AsyncExitStack, S], Awaitable[None]]]
+) -> None:
+    """Run the process of a service that the one command-line argument names, with that service's settings."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in starts:
+        sys.exit(f"usage: python -m services.{service}.main {'|'.join(starts)}")
+    try:
+        settings = load(kind)
+    except Misconfigured as error:
+        print(error, file=sys.stderr)
+        sys.exit(EX_CONFIG)
+    run(f"{service}-{name}", settings, lambda stack: starts[name](stack, settings))
 
 
 async def _live(start: Start) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 
@@ -9,6 +10,9 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS = 5.0
+"""Without a record for this long, the partition's bounds are asked again: what was wanted may have been deleted."""
 
 SKIP = 5000
 """Seek when the next wanted record is further ahead than this many; nearer, reading on is cheaper than a fetch."""
@@ -58,6 +62,9 @@ class Rereader:
                     log.warning("reread.failed", topic=wish.topic, partition=wish.partition, error=str(error))
                     self._work.put(wish)
                     self._stopping.wait(0.5)
+                except Exception as error:
+                    # The event loop raises it: a fault of ours ends the process rather than this thread in silence.
+                    self._loop.call_soon_threadsafe(_fail, wish.answer, error)
                 else:
                     self._loop.call_soon_threadsafe(_answer, wish.answer, found)
                 if self._stopping.is_set():
@@ -75,11 +82,20 @@ class Rereader:
         consumer.assign([TopicPartition(wish.topic, wish.partition, remaining[0])])
         index = 0
         position = remaining[0]
+        heard_at = time.monotonic()
         while index < len(remaining) and not self._stopping.is_set():
             if remaining[index] - position > SKIP:
                 position = remaining[index]
                 consumer.seek(TopicPartition(wish.topic, wish.partition, position))
-            for record in consumer.consume(500, 0.1):
+            records = consumer.consume(500, 0.1)
+            if records:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > PATIENCE_SECONDS:
+                low, _high = consumer.get_watermark_offsets(place, timeout=5.0)
+                while index < len(remaining) and remaining[index] < low:
+                    index += 1
+                heard_at = time.monotonic()
+            for record in records:
                 error = record.error()
                 if error is not None:
                     raise KafkaException(error)
@@ -107,6 +123,11 @@ class _Wish:
         self.partition = partition
         self.offsets = offsets
         self.answer = answer
+
+
+def _fail(answer: "asyncio.Future[dict[int, Message]]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 def _answer(answer: "asyncio.Future[dict[int, Message]]", found: dict[int, Message]) -> None:

@@ -76,6 +76,7 @@ class Run:
     error: MessagingError | None = None
     verdict: Verdict | None = None
     outcome: str = "done"
+    claimed: bool = False
 
     @property
     def token(self) -> int:
@@ -120,12 +121,16 @@ class Runs:
             run.verdict = Again(BUSY_SECONDS)
             return
         self._active.add(name)
+        run.claimed = True
         try:
             await self._execute(run)
         except Exception as error:
             run.error = classify(error)
-        finally:
-            self._active.discard(name)
+
+    def settled(self, run: Run) -> None:
+        """The run's outcome is written: a copy of the same message may ask to run from here on."""
+        if run.claimed:
+            self._active.discard((run.id, run.generation))
 
     async def _execute(self, run: Run) -> None:
         read: tuple[Any, Handler] | None = None

@@ -79,7 +79,7 @@ class Scheduler:
             self._start(self.lanes.take(pick.key), lent=pick.lent, alone=False)
 
     def forget_inactive(self) -> None:
-        """Drop the records of revoked partitions. Their running jobs go on; `running_on` counts them."""
+        """Drop the records of revoked partitions. Their running jobs go on; `drain` waits for those."""
         for key, lost in self.lanes.drop_inactive().items():
             if key in self._blocked:
                 self._blocked[key] -= lost
@@ -162,13 +162,18 @@ class Scheduler:
         task.add_done_callback(self._ended)
 
     async def _run(self, run: Run) -> None:
-        started = self._loop.time()
         try:
-            await self._runs.execute(run)
+            await self._execute_and_settle(run)
         except asyncio.CancelledError:
             # Stopped by us at the end of a drain: nobody is to take it for a crash.
             await self._outcomes.give_back(run)
-            return
+        finally:
+            self._runs.settled(run)
+        self.dispatch()
+
+    async def _execute_and_settle(self, run: Run) -> None:
+        started = self._loop.time()
+        await self._runs.execute(run)
         ended_at = time.time()
         self._free_slot(run, self._loop.time() - started)
         if run.error is None:
@@ -181,7 +186,6 @@ class Scheduler:
             self._meters.outcomes[run.outcome].inc()
             self._note(run, ended_at)
         self._settle(run)
-        self.dispatch()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         del self._tasks[task]

@@ -37,6 +37,9 @@ STARTS_LENT = Counter("workbot_starts_lent_total", "Starts above the guarantee, 
 RETRIES = Counter("workbot_retries_total", "Failures that will be tried again", ["consumer", "error"])
 DEAD_LETTERS = Counter("workbot_dead_letters_total", "Jobs set aside", ["consumer", "reason"])
 FENCED = Counter("workbot_fenced_total", "Runs whose effects were refused: another run owns the job", ["consumer"])
+ATTEMPTS_DROPPED = Counter(
+    "workbot_attempts_dropped_total", "Rows of the attempts table that could not be written", ["consumer"]
+)
 STALLS = Counter("workbot_stalls_total", "Times the watchdog found work, free slots and no start", ["consumer"])
 CONSUMER_LAG = Gauge("workbot_consumer_lag", "Records behind the end", ["consumer", "topic", "partition"])
 PAYLOAD_BYTES = Gauge("workbot_consumer_payload_bytes", "Bytes of waiting payloads in memory", ["consumer"])

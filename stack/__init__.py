@@ -8,16 +8,18 @@ Read in this order:
 
     ports        pure: which port each child gets
     backoff      pure: how long a dead child waits before it starts again
+    patience     pure: how long a child may stay silent before it is started anew
     order        pure: who may start, who must stop first
 
     artifacts    jars and archives from the Maven repository, verified by hash
-    postgres, kafka, registry, documents
+    postgres, kafka, registry, services
                  the children, one module each
     plan         all of them together, with their addresses
     deploy       roles, databases, migrations, topics, schemas
 
     guard        the process between supervisor and child: ends the child when its parent is gone
     guarded      starts a child under its guard
+    watch        asks a child whether it is ready and alive, and says when to give it up
     supervisor   the one asyncio process that keeps the children running
     daemon       a supervisor as its own process
     embedded     one stack as a whole, from its lock to its last child

@@ -4,6 +4,8 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from stack.patience import INFRA_SECONDS
+
 INFRA = ("postgres", "kafka", "registry")
 """The parts every service needs; they start before the deploy step."""
 
@@ -28,10 +30,12 @@ class Child:
     needs         names of the children that must be ready before this one starts, also before a restart
     prepare       run before each start, once what it needs is ready; may be slow, must be safe to repeat
     probe         raises when the child is not ready (NotReady, or whatever its client raises)
+    alive         raises when the child should be started anew; without it, `probe` is asked that too
+    patience      seconds a child that was up may go without answering that, before it is ended
     once          a step, not a server: ready when it has exited with 0
     stop_signal   asks for a clean end; after `grace` seconds the whole process group is killed
     last_signal   what the kernel sends should even the guard be killed
-    ready_within  seconds from start to ready, else it is ended and counts as failed
+    ready_within  seconds from start to ready (with `alive`: to alive), else it is ended and counts as failed
     """
 
     name: str
@@ -42,6 +46,8 @@ class Child:
     needs: tuple[str, ...] = ()
     prepare: Callable[[], Awaitable[None]] | None = None
     probe: Callable[[], Awaitable[None]] | None = None
+    alive: Callable[[], Awaitable[None]] | None = None
+    patience: float = INFRA_SECONDS
     once: bool = False
     user: System | None = None
     stop_signal: signal.Signals = signal.SIGTERM

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 
 from messaging.settings import inherited_environment
-from stack import probes
+from stack import patience, probes
 from stack.child import INFRA, Child
 from stack.endpoints import Endpoints
 from stack.layout import Layout
@@ -57,6 +57,9 @@ def _process(service: str, role: str, url: str, environment: Mapping[str, str]) 
     async def probe() -> None:
         await probes.expect_ok(f"{url}/readyz")
 
+    async def alive() -> None:
+        await probes.expect_ok(f"{url}/healthz")
+
     port = url.rpartition(":")[2]
     return Child(
         name=f"{service}-{role}",
@@ -66,5 +69,7 @@ def _process(service: str, role: str, url: str, environment: Mapping[str, str]) 
         ports=(int(port),),
         needs=(*INFRA, "deploy"),
         probe=probe,
+        alive=alive,
+        patience=patience.SERVICE_SECONDS,
         grace=20.0,
     )

@@ -15,10 +15,7 @@ from stack.child import Child
 from stack.guarded import Guarded
 from stack.layout import Layout
 from stack.status import Phase
-
-STARTING_PROBE_SECONDS = 0.1
-READY_PROBE_SECONDS = 5.0
-PROBE_TIMEOUT_SECONDS = 5.0
+from stack.watch import Watch
 
 log = structlog.get_logger("stack")
 
@@ -181,11 +178,11 @@ class Supervisor:
         if life.asked:
             run.release()
         exit_ = asyncio.create_task(run.wait())
-        watch = asyncio.create_task(self._watch(life))
+        watch = asyncio.create_task(self._watch(life).until_given_up())
         try:
             await asyncio.wait([exit_, watch], return_when=asyncio.FIRST_COMPLETED)
             if not exit_.done():
-                watch.result()
+                log.warning("child is ended", child=child.name, pid=run.pid, reason=watch.result())
                 run.release()
             code = await exit_
         finally:
@@ -198,33 +195,19 @@ class Supervisor:
             await self._enter(life, Phase.DONE)
             return None
         if watch.done() and not watch.cancelled():
-            return f"not ready within {child.ready_within:g} s ({life.message})"
+            return watch.result()
         return _ended(code)
 
-    async def _watch(self, life: Life) -> None:
-        """Ask the child whether it is ready, again and again. Returns only when it was not ready in time."""
-        child, probe = life.child, life.child.probe
-        if child.once or probe is None:
-            await asyncio.Event().wait()
-            return
-        deadline = time.monotonic() + child.ready_within
-        was_ready = False
-        while was_ready or time.monotonic() < deadline:
-            if life.phase is Phase.STOPPING:
-                await asyncio.Event().wait()
-            try:
-                async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                    await probe()
-            except Exception as error:  # the answer of a probe is its error, whatever its client raises
-                fault = str(error).strip().split("\n", 1)[0] or type(error).__name__
-                if life.phase is not Phase.STOPPING:
-                    await self._enter(life, Phase.SILENT if was_ready else Phase.STARTING, fault[:200])
-            else:
-                was_ready = True
-                if life.phase is not Phase.STOPPING:
-                    await self._enter(life, Phase.READY)
-            pause = READY_PROBE_SECONDS if life.phase is Phase.READY else STARTING_PROBE_SECONDS
-            await asyncio.sleep(pause)
+    def _watch(self, life: Life) -> Watch:
+        async def enter(phase: Phase, message: str) -> None:
+            await self._enter(life, phase, message)
+
+        return Watch(
+            life.child,
+            enter,
+            stopping=lambda: life.phase is Phase.STOPPING,
+            excused=lambda: not order.may_start(life.child.name, self._needs, self._fit()),
+        )
 
     async def _stop_all(self, keepers: Mapping[str, "asyncio.Task[None]"]) -> None:
         """Stop each child once nothing that runs needs it."""

@@ -2,8 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import pytest
 import uvloop
+
+ROOT = Path(__file__).parent
 
 pytest_plugins = ["tests.fixtures.stack"]
 
@@ -11,3 +15,15 @@ pytest_plugins = ["tests.fixtures.stack"]
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loop that the processes run on: it differs from the standard one where it matters (timer handles)."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: without servers, then with shared ones, then those that start and kill their own."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(ROOT).parts[0]
+        if folder in ("stack", "chaos"):
+            return 2
+        return int("infra" in getattr(item, "fixturenames", ()))
+
+    items.sort(key=rank)

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem details (``application/problem+json``). Every failure of an HTTP face becomes one."""
 
+import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +21,13 @@ BUSY_RETRY_SECONDS = 5
 """Retry-After of an answer that refuses work because something behind us is away or full."""
 
 log = structlog.get_logger(__name__)
+
+
+class _Details(JSONResponse):
+    """What a client sent may be quoted in it, half a character included; that becomes a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 class Problem(Exception):
@@ -88,7 +96,7 @@ def _response(
     }
     if faults:
         body["errors"] = [{"field": field, "detail": text} for field, text in faults]
-    return JSONResponse(body, status, dict(headers or {}), MEDIA_TYPE)
+    return _Details(body, status, dict(headers or {}), MEDIA_TYPE)
 
 
 async def _problem(_request: Request, error: Exception) -> JSONResponse:

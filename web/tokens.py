@@ -99,8 +99,8 @@ def require(identity: Identity, allowed: Iterable[str]) -> None:
 
 def _identity(sub: object, tenant: object, roles: object, session: object) -> Identity:
     for name, value in (("sub", sub), ("tenant", tenant), ("sid", session)):
-        if not isinstance(value, str) or not 0 < len(value) <= MAX_KEY_PART or not value.isprintable():
-            raise ValueError(f"{name} must be 1 to {MAX_KEY_PART} printable characters")
+        if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= MAX_KEY_PART:
+            raise ValueError(f"{name} must be printable characters, 1 to {MAX_KEY_PART} bytes of UTF-8")
     if ":" in str(tenant):
         raise ValueError("tenant must not hold a colon: it ends at the first one in a key")
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles) or not roles:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import httpx
 
 MAX_URL = 2048
+MAX_HOST = 253
+MAX_LABEL = 63
+"""RFC 1035, 2.3.4: what a name's parts, and it as a whole, may take."""
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -50,6 +53,10 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
         raise Refused("Only http and https addresses can be fetched.")
     if not host:
         raise Refused("The address has no host; write it like https://example.com/page.")
+    if len(host) > MAX_HOST or not all(0 < len(label) <= MAX_LABEL for label in host.split(".")):
+        raise Refused(
+            f"The address has no possible host: each part between two dots has 1 to {MAX_LABEL} characters."
+        )
     if parts.userinfo:
         raise Refused("The address holds a user name or password; send it without them.")
     port = _PORTS[parts.scheme] if parts.port is None else parts.port

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from messaging.database import Pool
-from services.documents import store, submissions
+from services.documents import store, submissions, uploads
 from services.documents.intake import Intake, Receipt
 from services.documents.records import Stored
 from services.documents.settings import DocumentsSettings
@@ -157,7 +157,7 @@ async def _read(request: Request, length: int, limit: int) -> bytes:
     if length > limit:
         raise submissions.too_large("text", limit)
     body = bytearray()
-    async for chunk in request.stream():
+    async for chunk in uploads.steady(request.stream()):
         body += chunk
         if len(body) > limit:
             raise submissions.too_large("text", limit)

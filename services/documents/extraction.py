@@ -1,7 +1,7 @@
 """A pool of warm processes for taking text out of files: slow, and done by native code that may hang or crash.
 
-A file that takes longer than the deadline, or takes its process down, costs that process and nobody else's work;
-another process replaces it. All of them end with this one, however it ends.
+A file that takes longer than the deadline, or takes two processes down, is given up for good: it would only do so
+again. It costs those processes and nobody else's work; others replace them. All of them end with this one, however it ends.
 """
 
 import asyncio
@@ -44,10 +44,25 @@ class Extraction:
             self._idle.put_nowait(process)
 
     async def text(self, task: Task, data: bytes, encoding: str | None = None) -> str:
-        """The text of a file. Raises NotRetryable when the file is at fault, Retryable when reading it broke down.
+        """The text of a file. Raises NotRetryable when the file is at fault, Retryable when the pool is closed.
 
-        The deadline runs from when a process takes the file up, not while it waits for one.
+        The deadline runs from when a process takes the file up, not while it waits for one. A process may die for
+        reasons of its own, so the file is tried in another one before it is blamed.
         """
+        try:
+            return await self._read(task, data, encoding)
+        except _BROKEN as error:
+            if self._closed:
+                raise Retryable("The processes that read files have ended.") from error
+            log.warning("extraction.process_died", error=repr(error))
+        try:
+            return await self._read(task, data, encoding)
+        except _BROKEN as error:
+            if self._closed:
+                raise Retryable("The processes that read files have ended.") from error
+            raise NotRetryable("The file ends the program that reads it.", "too_complex") from error
+
+    async def _read(self, task: Task, data: bytes, encoding: str | None) -> str:
         process = await self._take()
         answered = False
         try:
@@ -55,9 +70,9 @@ class Extraction:
                 answer = await _ask(process, task, data, encoding)
             answered = True
         except TimeoutError:
-            raise Retryable(f"Reading the file took longer than {self._deadline:g} seconds.") from None
-        except _BROKEN as error:
-            raise Retryable("The process that read the file died.") from error
+            raise NotRetryable(
+                f"Reading the file took more than {self._deadline:g} seconds.", "too_complex"
+            ) from None
         finally:
             if answered:
                 self._idle.put_nowait(process)

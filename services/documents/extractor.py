@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from typing import BinaryIO
 
 from messaging.errors import NotRetryable
@@ -44,7 +45,12 @@ def main() -> None:
             _send(answers, {"ok": False, "reason": error.reason, "message": str(error)})
         except MemoryError:
             message = "The file needs more memory than reading one may take; split it or export it anew."
-            _send(answers, {"ok": False, "reason": "too_large", "message": message})
+            _send(answers, {"ok": False, "reason": "unreadable", "message": message})
+        except Exception:
+            # A fault the file alone brings about, which it would bring about again; the log says where.
+            traceback.print_exc()
+            message = "The file cannot be read; export it again and send it anew."
+            _send(answers, {"ok": False, "reason": "unreadable", "message": message})
         else:
             _send(answers, {"ok": True, "size": len(text)}, text)
 

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
+import psycopg
+
 from messaging.codec import Codec
-from messaging.database import Pool
+from messaging.database import Pool, is_outage
 from messaging.errors import OutboxFull
 from messaging.message import Envelope, Key, new_id
 from schemas.events import DocumentReadingRequested, DocumentReceived
@@ -51,7 +53,9 @@ class Intake:
         document_id = new_id()
         incoming = self._storage.receive(str(document_id))
         try:
-            upload = await uploads.receive(body, content_type, length, incoming, self._settings.max_document_bytes)
+            upload = await uploads.receive(
+                uploads.steady(body), content_type, length, incoming, self._settings.max_document_bytes
+            )
             submission = Submission(
                 id=document_id,
                 tenant=who.tenant,
@@ -118,6 +122,9 @@ class Intake:
                 named = False
         except OutboxFull:
             named = False
+            raise
+        except psycopg.Error as error:
+            named = named and (error.sqlstate is None or is_outage(error))
             raise
         finally:
             if incoming is not None and not named:

@@ -1,11 +1,9 @@
 """The two processes of the documents service: `python -m services.documents.main api` and `… worker`."""
 
-import sys
 from contextlib import AsyncExitStack
 
 from messaging import process
-from messaging.errors import Misconfigured
-from messaging.settings import load, read_secret
+from messaging.settings import read_secret
 from services.documents import parts
 from services.documents.settings import DocumentsSettings
 from web.tokens import Bearer
@@ -35,18 +33,5 @@ def _bearer(settings: DocumentsSettings) -> Bearer:
 STARTS = {"api": start_api, "worker": start_worker}
 
 
-def main() -> None:
-    """Run the process named by the only argument; see `messaging.process` for its exit codes."""
-    name = sys.argv[1] if len(sys.argv) == 2 else ""
-    if name not in STARTS:
-        sys.exit(f"usage: python -m services.documents.main {'|'.join(STARTS)}")
-    try:
-        settings = load(DocumentsSettings)
-    except Misconfigured as error:
-        print(error, file=sys.stderr)
-        sys.exit(process.EX_CONFIG)
-    process.run(f"documents-{name}", settings, lambda stack: STARTS[name](stack, settings))
-
-
 if __name__ == "__main__":
-    main()
+    process.run_one_of("documents", DocumentsSettings, STARTS)

@@ -100,14 +100,14 @@ class LocalStorage:
 
     def _older_than(self, moment: float) -> list[str]:
         for path in self._incoming.iterdir():
-            if path.stat().st_mtime < moment:
+            if _kept_before(path, moment):
                 path.unlink(missing_ok=True)
         return [
             path.name
             for folder in self._folder.iterdir()
             if folder != self._incoming
             for path in folder.iterdir()
-            if path.stat().st_mtime < moment and _KEY.fullmatch(path.name)
+            if _KEY.fullmatch(path.name) and _kept_before(path, moment)
         ]
 
     def _path(self, key: str) -> Path:
@@ -178,6 +178,13 @@ class _LocalFile:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
+
+
+def _kept_before(path: Path, moment: float) -> bool:
+    try:
+        return path.stat().st_mtime < moment
+    except FileNotFoundError:
+        return False
 
 
 def _checked(key: str) -> str:

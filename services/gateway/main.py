@@ -1,11 +1,9 @@
 """The two processes of the gateway: `python -m services.gateway.main api` and `… worker`."""
 
-import sys
 from contextlib import AsyncExitStack
 
 from messaging import process
-from messaging.errors import Misconfigured
-from messaging.settings import load, read_secret
+from messaging.settings import read_secret
 from services.gateway import parts
 from services.gateway.settings import GatewaySettings
 from web.tokens import Bearer
@@ -33,18 +31,5 @@ async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None
 STARTS = {"api": start_api, "worker": start_worker}
 
 
-def main() -> None:
-    """Run the process named by the only argument; see `messaging.process` for its exit codes."""
-    name = sys.argv[1] if len(sys.argv) == 2 else ""
-    if name not in STARTS:
-        sys.exit(f"usage: python -m services.gateway.main {'|'.join(STARTS)}")
-    try:
-        settings = load(GatewaySettings)
-    except Misconfigured as error:
-        print(error, file=sys.stderr)
-        sys.exit(process.EX_CONFIG)
-    process.run(f"gateway-{name}", settings, lambda stack: STARTS[name](stack, settings))
-
-
 if __name__ == "__main__":
-    main()
+    process.run_one_of("gateway", GatewaySettings, STARTS)

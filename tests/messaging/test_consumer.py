@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from psycopg_pool import AsyncConnectionPool
 
 from messaging.consumer import Limits
-from messaging.database import Pool
+from messaging.database import Connection, Pool
 from messaging.deadletter import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_REASON, original_headers
-from messaging.errors import NotRetryable, Outage, Retryable, Throttled
+from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled
 from messaging.job import Job
 from messaging.message import headers_to_dict
 from messaging.migrate import migrate
@@ -351,3 +351,47 @@ async def test_every_run_is_in_the_attempts_table(
         ("b", 1, "retry", False, "no", True, True),
         ("b", 2, "dead", False, "no", True, True),
     ]
+
+
+async def test_a_job_whose_end_its_service_cannot_note_is_set_aside_without_it(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
+) -> None:
+    """Or it would hold its partition's commit for ever."""
+    sub = source()
+
+    class Broken(Recording):
+        async def gave_up(self, conn: Connection, job: Job, error: MessagingError, attempts: int) -> None:
+            raise ValueError("a fault in the hook")
+
+    async def work(job: Job) -> None:
+        raise NotRetryable("no good", "no_good")
+
+    handler = Broken(work)
+    send(infra.kafka_bootstrap, sub.topic, [("acme:a", {})])
+    async with consuming(infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo):
+        await until(lambda: committed(infra.kafka_bootstrap, sub) == 1, 30, "the commit moves on")
+    reasons = [
+        headers_to_dict(letter.headers())[DEAD_REASON]
+        for letter in read_all(infra.kafka_bootstrap, sub.dead_letter_topic)
+    ]
+    assert reasons[-1] == b"outcome_unwritable"
+    async with ledger_pool.connection() as conn:
+        row = await (await conn.execute("select state from ledger")).fetchone()
+    assert row == ("dead",)
+
+
+async def test_hostile_headers_cost_nobody_an_attempt_row(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
+) -> None:
+    sub = source()
+    producer = Producer({"bootstrap.servers": infra.kafka_bootstrap, "log_level": 2})
+    for number in range(3):
+        headers = [("ce_id", f"job-{number}".encode()), ("ce_subject", b"nul\x00inside" if number == 1 else b"fine")]
+        producer.produce(sub.topic, b"{}", "acme:a", headers=headers)
+    assert producer.flush(10) == 0
+    handler = Recording(nothing)
+    async with consuming(infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo):
+        await until(lambda: committed(infra.kafka_bootstrap, sub) == 3)
+    async with ledger_pool.connection() as conn:
+        rows = await (await conn.execute("select subject from ledger_attempts order by message_id")).fetchall()
+    assert rows == [("fine",), ("nulinside",), ("fine",)]

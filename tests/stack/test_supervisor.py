@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from messaging.errors import Misconfigured
+from stack import probes, watch
 from stack.backoff import Restart
 from stack.child import Child, NotReady
 from stack.layout import Layout
@@ -147,6 +149,36 @@ async def test_a_child_that_is_never_ready_is_ended_and_counted_as_dead(layout: 
         life = supervisor.lives["base"]
         await until(lambda: life.restarts == 1)
         assert life.failures >= 1
+
+
+async def test_a_frozen_child_is_killed_by_its_guard_and_comes_back(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "READY_PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(watch, "PROBE_TIMEOUT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def answers() -> None:
+        await probes.expect_ok(f"http://127.0.0.1:{port}/")
+
+    command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(layout.run), str(port))
+    child = Child("base", command, probe=answers, alive=answers, patience=3.0, grace=0.5)
+    async with running(layout, child) as (supervisor, seen):
+        await ready(supervisor)
+        life = supervisor.lives["base"]
+        first = life.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: life.phase is Phase.SILENT)
+        os.kill(first, signal.SIGCONT)
+        await ready(supervisor)
+        assert life.pid == first, "a short freeze is no reason to restart"
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: life.restarts == 1)
+        await ready(supervisor)
+        assert not alive(first)
+        assert seen[-4:] == ["base died", "base waiting", "base starting", "base ready"]
 
 
 async def test_a_preparation_that_fails_is_tried_again(layout: Layout) -> None:

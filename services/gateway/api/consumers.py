@@ -41,13 +41,16 @@ class Consumers:
         self._lag = lag
         self._topics = topics
         self._recent: ConsumersView | None = None
+        self._fresh_until = 0.0
         self._asking = asyncio.Lock()
 
     async def view(self) -> ConsumersView:
-        """The picture, at most FRESH_SECONDS old. Raises Outage (resource "kafka")."""
+        """The picture, given again for FRESH_SECONDS. Raises Outage (resource "kafka")."""
         async with self._asking:
-            if self._recent is None or time.time() - self._recent.at > FRESH_SECONDS:
+            if self._recent is None or time.monotonic() > self._fresh_until:
                 self._recent = await self._ask()
+                # From its arrival on: when Kafka is slow, it must not be asked the more often.
+                self._fresh_until = time.monotonic() + FRESH_SECONDS
             return self._recent
 
     async def _ask(self) -> ConsumersView:
