@@ -100,7 +100,9 @@ class FairConsumer(Sink):
         runs = Runs(self._reader, self._pool, ledger)
         self._outcomes = Outcomes(self.subscription, runs, self._producer, self._pool, ledger)
         lanes = Lanes(window=self.limits.window, budget=self.limits.payload_bytes)
-        self.scheduler = Scheduler(name, self.subscription.policy, lanes, runs, self._outcomes, self._note)
+        self.scheduler = Scheduler(
+            name, self.subscription.policy, lanes, runs, self._outcomes, self._note, self._read_parked
+        )
         self._rereader = Rereader(self._bootstrap, f"{self.subscription.group}.reread")
         telemetry.SLOTS_TOTAL.labels(name).set(self.subscription.policy.total)
         self._start_poller()

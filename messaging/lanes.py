@@ -114,6 +114,11 @@ class Lanes:
             del self._lanes[key]
         return entry
 
+    @property
+    def hungry(self) -> bool:
+        """Whether some lane runs low and has parked records."""
+        return bool(self._hungry)
+
     def wanted(self, most: int = 2000) -> dict[Partition, dict[int, Key]]:
         """Whose offsets to read again now, about `most` in all. They count as being loaded from here on."""
         wanted: dict[Partition, dict[int, Key]] = {}

@@ -17,12 +17,15 @@ import uvloop
 
 from messaging import telemetry
 from messaging.errors import Misconfigured
+from messaging.httphead import LimitedHead
 from messaging.settings import ProcessSettings, load
 
 log = structlog.get_logger(__name__)
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
+MAX_CONNECTIONS = 1000
+"""What one HTTP face serves at a time; whoever comes then is answered 503."""
 
 S = TypeVar("S", bound=ProcessSettings)
 Start = Callable[[AsyncExitStack], Awaitable[None]]
@@ -116,7 +119,10 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
-    """Serve an ASGI app on the settings' host and port; yields the port. Leaving stops accepting, then finishes."""
+    """Serve an ASGI app on the settings' host and port; yields the port. Leaving stops accepting, then finishes.
+
+    Raises Misconfigured when the port cannot be had, RuntimeError when the server does not come up.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -131,7 +137,9 @@ async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=LimitedHead,
+            ws="none",
+            limit_concurrency=MAX_CONNECTIONS,
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -143,7 +151,12 @@ async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
     try:
         while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers a flag, not an event
             await asyncio.sleep(0.01)
+        if not server.started:
+            listener.close()
+            raise RuntimeError("The HTTP server did not start.") from task.exception()
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
-        await task
+        await asyncio.wait({task})
+        if server.started:
+            task.result()

@@ -3,6 +3,7 @@
 The scheduler (`consumer`) decides when; what becomes of a failure is settled in `outcomes`, after the slot is free.
 """
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,6 +125,12 @@ class Runs:
         run.claimed = True
         try:
             await self._execute(run)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody stopped this run: its handler awaited something that was cancelled.
+            run.error = Retryable("The handler waited for something that was cancelled.")
         except Exception as error:
             run.error = classify(error)
 

@@ -24,16 +24,26 @@ Note = Callable[[Run, float], None]
 
 
 class Scheduler:
-    """Owns the waiting and running jobs of one consumer process. `note(run, ended_at)` hears of every run."""
+    """Owns the waiting and running jobs of one consumer process. `note(run, ended_at)` hears of every run,
+    `refill()` when a lane runs low and has parked records.
+    """
 
     def __init__(
-        self, consumer: str, policy: Policy, lanes: Lanes, runs: Runs, outcomes: Outcomes, note: Note
+        self,
+        consumer: str,
+        policy: Policy,
+        lanes: Lanes,
+        runs: Runs,
+        outcomes: Outcomes,
+        note: Note,
+        refill: Callable[[], None],
     ) -> None:
         self._consumer = consumer
         self._ordered = policy.ordered
         self._runs = runs
         self._outcomes = outcomes
         self._note = note
+        self._refill = refill
         self._meters = telemetry.ConsumerMeters(consumer)
         self._loop = asyncio.get_running_loop()
         self._suspects: deque[Entry] = deque()
@@ -77,6 +87,8 @@ class Scheduler:
             return
         while (pick := self.fairness.pick()) is not None:
             self._start(self.lanes.take(pick.key), lent=pick.lent, alone=False)
+        if self.lanes.hungry:
+            self._refill()
 
     def forget_inactive(self) -> None:
         """Drop the records of revoked partitions. Their running jobs go on; `drain` waits for those."""

@@ -10,7 +10,7 @@ import pytest_asyncio
 from confluent_kafka import Producer
 from psycopg_pool import AsyncConnectionPool
 
-from messaging.consumer import Limits
+from messaging.consumer import TICK_SECONDS, Limits
 from messaging.database import Connection, Pool
 from messaging.deadletter import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_REASON, original_headers
 from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled
@@ -395,3 +395,36 @@ async def test_hostile_headers_cost_nobody_an_attempt_row(
     async with ledger_pool.connection() as conn:
         rows = await (await conn.execute("select subject from ledger_attempts order by message_id")).fetchall()
     assert rows == [("fine",), ("nulinside",), ("fine",)]
+
+
+async def test_a_handler_cancelled_from_within_fails_and_frees_its_slot(
+    infra: Infra, source: Callable[..., Subscription]
+) -> None:
+    sub = source(policy=Policy(per_key=1, total=1), backoff=Backoff(attempts=2, base=0.05, cap=0.1))
+
+    async def work(job: Job) -> None:
+        if job.event.get("waits"):
+            gone = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+
+    handler = Recording(work)
+    bad, good = send(infra.kafka_bootstrap, sub.topic, [("acme:a", {"waits": True}), ("acme:a", {})])
+    async with consuming(infra.kafka_bootstrap, sub, handler):
+        await until(lambda: good in handler.ids(), what="the one slot is free again")
+        await until(lambda: committed(infra.kafka_bootstrap, sub) == 2)
+        await until(lambda: handler.ids().count(bad) == 2, what="it is tried again")
+
+
+async def test_one_senders_backlog_is_read_again_without_waiting_for_a_tick(
+    infra: Infra, source: Callable[..., Subscription]
+) -> None:
+    """4,000 no-op jobs of one key, all but a window of them parked: a refill a tick would take 5 seconds and more."""
+    sub = source()
+    send(infra.kafka_bootstrap, sub.topic, [("acme:one", {})] * 4000)
+    handler = Recording(nothing)
+    async with consuming(infra.kafka_bootstrap, sub, handler):
+        await until(lambda: len(handler.starts) == 4000, 60)
+    took = handler.starts[-1][2] - handler.starts[0][2]
+    refills = 4000 / 150
+    assert took < refills * TICK_SECONDS, f"{took:.1f} s for {refills:.0f} refills"
