@@ -264,6 +264,7 @@ class FairConsumer(Sink):
         if tick % WATCH_TICKS == 0:
             self._poller.lag(self._lag_known)
             self._look_for_stall()
+        await self._outcomes.give_back_owed()
         if self._attempts is not None:
             await self._attempts.flush()
         if self._trim is not None and tick % TRIM_TICKS == 0:

@@ -54,6 +54,7 @@ class Outcomes:
         self._ledger = ledger
         self._rng = random.Random(seed)  # noqa: S311 - jitter, not a secret
         self._writers = asyncio.Semaphore(WRITERS)
+        self._owed: list[tuple[str, int, int]] = []  # starts that could not be given back yet
         self.stopping = False
 
     async def conclude(self, run: Run) -> Verdict:
@@ -86,14 +87,22 @@ class Outcomes:
         run.outcome = "released"
         if self._ledger is None or run.token == 0:
             return
+        self._owed.append((run.id, run.generation, run.token))
+        await self.give_back_owed()
+
+    async def give_back_owed(self) -> None:
+        """Give back what an outage of the database left with us: while we live, another worker finds those busy."""
+        if self._ledger is None or not self._owed:
+            return
+        owed, self._owed = self._owed, []
         try:
             async with self._connection() as conn:
-                await self._ledger.release(conn, [(run.id, run.generation, run.token)])
-        except Exception as error:
-            # The start stays ours in the ledger: this worker may begin it again, and others see us alive.
+                await self._ledger.release(conn, owed)
+        except BaseException as error:
+            self._owed = owed + self._owed
             if not is_outage(error):
                 raise
-            log.warning("release.failed", consumer=self._subscription.consumer, job=run.id)
+            log.warning("release.failed", consumer=self._subscription.consumer, jobs=len(self._owed))
 
     async def _retry(self, run: Run, error: MessagingError, seconds: float) -> Verdict:
         due_at = time.time() + seconds

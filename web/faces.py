@@ -24,7 +24,7 @@ def make_face(title: str, *, live: Mapping[str, probes.Check], ready: Mapping[st
 
 
 async def _readable(request: Request) -> None:
-    """Raises a 422 problem for a parameter with a control character in it: no value has one, and PostgreSQL no NUL."""
+    """Raises a 422 problem for a parameter that holds a control character; PostgreSQL, for one, takes no NUL."""
     given = [*request.query_params.multi_items(), *request.path_params.items()]
     for name, value in given:
         if any(unicodedata.category(character) == "Cc" for character in f"{name}{value}"):

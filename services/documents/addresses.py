@@ -46,7 +46,7 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
         raise Refused(f"The address is longer than {MAX_URL} characters.")
     try:
         parts = httpx.URL(url)
-        host = parts.raw_host.decode("ascii").lower().rstrip(".")
+        host = parts.raw_host.decode("ascii").lower().removesuffix(".")
     except (httpx.InvalidURL, UnicodeError, ValueError):
         raise Refused("This is not a web address; write it like https://example.com/page.") from None
     if parts.scheme not in _PORTS:

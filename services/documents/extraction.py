@@ -1,7 +1,8 @@
 """A pool of warm processes for taking text out of files: slow, and done by native code that may hang or crash.
 
 A file that takes longer than the deadline, or takes two processes down, is given up for good: it would only do so
-again. It costs those processes and nobody else's work; others replace them. All of them end with this one, however it ends.
+again. It costs those processes and nobody else's work; others replace them. All of them end with this one, however
+it ends.
 """
 
 import asyncio

@@ -76,10 +76,10 @@ def check(text: str, fields: Sequence[Field]) -> list[Field]:
     if date and due and date.value and due.value < date.value:
         scale("date", _CONTRADICTED)
         scale("due_date", _CONTRADICTED)
-    currencies = find_currencies(text[:CHARACTERS])
+    flat = " ".join(text[:CHARACTERS].split())
+    currencies = find_currencies(flat)
     if by_name.get("currency") and currencies and by_name["currency"].value not in currencies:
         scale("currency", _CONTRADICTED)
-    flat = " ".join(text[:CHARACTERS].split())
     for name in ("supplier", "number"):
         if (field := by_name.get(name)) and field.value and field.value not in flat:
             scale(name, _DOUBTED)

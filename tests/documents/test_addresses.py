@@ -65,6 +65,11 @@ PRIVATE = [
 ]
 
 MALFORMED = [
+    "http://example..com/",
+    "http://.example.com/",
+    "http://example.com../",
+    f"http://{'a' * 64}.com/",
+    f"http://{'a.' * 126}com/",
     "",
     "example.com",
     "//example.com/",

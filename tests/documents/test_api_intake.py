@@ -203,7 +203,7 @@ def test_a_sender_has_so_many_waiting_and_no_more(start_process: StartFace, home
 
 def test_a_full_outbox_refuses_work_and_keeps_nothing(face: Face, home: Home, sender: httpx.Client) -> None:
     files = face.files()
-    home.change("insert into outbox_limit (name, ceiling) values ('test', 0)")
+    home.change("insert into outbox_limit (ceiling) values (0)")
     try:
         answer = sender.post(PATH, json={"text": "hello"})
         assert answer.status_code == 503
@@ -211,7 +211,7 @@ def test_a_full_outbox_refuses_work_and_keeps_nothing(face: Face, home: Home, se
         assert face.files() == files
         assert sender.get(PATH).json()["items"] == []
     finally:
-        home.change("delete from outbox_limit where name = 'test'")
+        home.change("delete from outbox_limit")
     assert sender.post(PATH, json={"text": "hello"}).status_code == 202
 
 

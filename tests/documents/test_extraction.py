@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -16,7 +17,8 @@ import pytest
 
 from loadtest import breakage, pdf
 from messaging.errors import NotRetryable, Retryable
-from services.documents.extraction import Extraction
+from services.documents import extraction as extraction_module
+from services.documents.extraction import Extraction, Task
 from tests.documents.processes import runs
 
 LINES = ["INVOICE", "Supplier: Acme (Paris) & Söhne", "Total: 12.00 EUR"]
@@ -95,14 +97,15 @@ async def test_a_file_that_hangs_is_given_up_and_the_pool_goes_on() -> None:
     results = await asyncio.gather(*(pool.text("pdf", FILE.data) for _ in range(6)), return_exceptions=True)
     failures = [result for result in results if not isinstance(result, str)]
     assert len(failures) == 1
-    assert isinstance(failures[0], Retryable)
+    assert isinstance(failures[0], NotRetryable)
+    assert (failures[0].reason, str(failures[0])) == ("too_complex", "Reading the file took more than 3 seconds.")
     await _until_replaced(pool, stuck)
     assert not runs(stuck)
     assert len(set(await asyncio.gather(*(pool.text("pdf", FILE.data) for _ in range(4))))) == 1
     await pool.close()
 
 
-async def test_a_file_that_kills_its_process_costs_nobody_else(extraction: Extraction) -> None:
+async def test_a_process_that_dies_once_costs_no_file_an_attempt(extraction: Extraction) -> None:
     """The large file needs a while to be handed over, so the kill comes in the middle."""
     first, second = extraction.pids()
     os.kill(first, signal.SIGSTOP)
@@ -111,9 +114,49 @@ async def test_a_file_that_kills_its_process_costs_nobody_else(extraction: Extra
     await asyncio.sleep(0.1)
     os.kill(first, signal.SIGKILL)
     os.kill(second, signal.SIGCONT)
-    results = await asyncio.gather(*running, return_exceptions=True)
-    assert [type(result) for result in results].count(Retryable) == 1
-    assert sum(isinstance(result, str) for result in results) == 3
+    assert len(set(await asyncio.gather(*running))) == 1
+
+
+async def test_a_file_that_kills_two_processes_is_given_up_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Extraction(1, 20.0)
+    await pool.start()
+    ask, killed = extraction_module._ask, []
+
+    async def deadly(process: Process, task: Task, data: bytes, encoding: str | None) -> str | NotRetryable:
+        killed.append(process.pid)
+        process.kill()
+        return await ask(process, task, data, encoding)
+
+    monkeypatch.setattr(extraction_module, "_ask", deadly)
+    with pytest.raises(NotRetryable, match="ends the program") as error:
+        await pool.text("pdf", FILE.data)
+    assert error.value.reason == "too_complex"
+    assert len(set(killed)) == 2
+    monkeypatch.undo()
+    assert "Acme" in await pool.text("pdf", FILE.data)
+    await pool.close()
+
+
+async def test_a_fault_of_the_reader_is_the_files_and_the_process_lives(extraction: Extraction) -> None:
+    pids = extraction.pids()
+    with pytest.raises(NotRetryable) as error:
+        await extraction.text("html", b"caf\xe9", "no-such-encoding")
+    assert error.value.reason == "unknown_encoding"
+    with pytest.raises(NotRetryable) as error:
+        await extraction.text("html", b"<p>x", 7)  # type: ignore[arg-type]
+    assert error.value.reason == "unreadable"
+    assert extraction.pids() == pids
+
+
+async def test_files_under_way_when_the_pool_closes_are_to_be_read_again() -> None:
+    pool = Extraction(1, 20.0)
+    await pool.start()
+    os.kill(pool.pids()[0], signal.SIGSTOP)
+    reading = asyncio.create_task(pool.text("pdf", FILE.data))
+    await asyncio.sleep(0.05)
+    await pool.close()
+    with pytest.raises(Retryable):
+        await reading
 
 
 async def test_an_idle_process_that_dies_is_noticed_by_nobody(extraction: Extraction) -> None:

@@ -1,9 +1,12 @@
 """Fields in texts: what is found, how sure, and what loses trust."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.errors import NotRetryable
 from services.documents import fields, markup, verdict
 from services.documents.fields import REQUIRED, Field
 from services.documents.values import Value, find_amount, find_currencies, find_date
@@ -168,3 +171,50 @@ def test_encodings(data: bytes, encoding: str | None, text: str) -> None:
 @given(st.binary(max_size=500))
 def test_any_page_can_be_read(page: bytes) -> None:
     assert "\0" not in markup.text(page)
+
+
+def seconds(text: str) -> float:
+    began = time.process_time()
+    read(text)
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("start", ["total", "invoice", "due", "supplier", "1", "may 1"])
+def test_the_time_grows_with_the_length_only(start: str) -> None:
+    short, long = (min(seconds(start + " " * count + "x") for _ in range(3)) for count in (20_000, 200_000))
+    assert long < 1
+    assert long <= 20 * max(0.001, short)
+
+
+def test_blanks_between_a_label_and_its_value_do_no_harm() -> None:
+    assert values("total:" + " " * 5000 + "12.00 EUR")["total"] == "12.00"
+    assert values("From: Blue River" + " " * 9 + "Page 1")["supplier"] == "Blue River"
+
+
+@pytest.mark.parametrize("name", ["punycode", "undefined", "idna", "unicode_escape", "utf-7", "rot13", "x\0y", ""])
+def test_only_encodings_of_text_are_followed(name: str) -> None:
+    assert markup.decode("Größe".encode(), name) == "Größe"
+    if name:
+        with pytest.raises(NotRetryable, match="UTF-8") as error:
+            markup.decode("Größe".encode("latin-1"), name)
+        assert error.value.reason == "unknown_encoding"
+
+
+@pytest.mark.parametrize("name", ["ISO-8859-1", "windows-1252", "Latin1", "iso_8859-15"])
+def test_known_encodings_are_followed(name: str) -> None:
+    assert markup.decode("Größe".encode("latin-1"), name) == "Größe"
+    assert markup.decode(f'<meta charset="{name}">Größe'.encode("latin-1")).endswith("Größe")
+
+
+def test_many_open_ends_cost_no_more_than_their_number() -> None:
+    def took(count: int) -> float:
+        page = b"<nav>" * count + b"</svg>" * count
+        began = time.process_time()
+        assert markup.text(page) == ""
+        return time.process_time() - began
+
+    assert took(40_000) <= 20 * min(took(4_000) for _ in range(3))
+
+
+def test_an_outer_end_tag_ends_what_was_left_open_inside() -> None:
+    assert markup.text(b"<nav><svg><svg></nav>seen<svg>not</svg>") == "seen"

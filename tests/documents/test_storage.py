@@ -125,3 +125,22 @@ async def test_leftovers_are_cleared_away_and_documents_are_not(
         assert "." in name
     assert files(tmp_path) == sorted([*documents, orphans[1]])
     await unfinished.discard()
+
+
+async def test_a_file_that_vanishes_while_the_old_ones_are_looked_for_does_no_harm(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = sorted(str(uuid.uuid4()) for _ in range(2))
+    for key in keys:
+        incoming = storage.receive(key)
+        await incoming.write(b"x")
+        await incoming.keep()
+    stat = Path.stat
+
+    def vanishing(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.name == keys[0]:
+            path.unlink()
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", vanishing)
+    assert await storage.older_than(-60) == [keys[1]]

@@ -92,8 +92,9 @@ async def test_each_document_takes_its_seeded_time_split_over_two_calls(provider
         promised = faults.document_seconds(terms, document.reference)
         assert 0.1 <= promised <= 0.3
         for record, share, seen in zip(own, (0.7, 0.3), (first, second), strict=True):
-            assert record.seconds >= promised * share - 0.001
-            assert seen >= record.seconds - 0.001
+            # The loop's timers count whole milliseconds, so one may fire a little early.
+            assert record.seconds >= promised * share - 0.003
+            assert seen >= record.seconds - 0.003
 
 
 def test_the_times_are_uniform_between_half_and_one_and_a_half_of_the_mean() -> None:

@@ -36,7 +36,7 @@ async def port() -> AsyncIterator[int]:
 
 
 def settings() -> ProcessSettings:
-    return ProcessSettings(database_url="postgresql://nobody@localhost/none", drain_seconds=1)
+    return ProcessSettings.model_validate({"database_url": "postgresql://nobody@localhost/none", "drain_seconds": 1})
 
 
 async def ask(port: int, *pieces: bytes) -> bytes:

@@ -452,7 +452,7 @@ def test_kafka_away_and_back(
             assert position(service) == confirmed
             assert relay.leading
             assert relay.healthy()
-            assert metric(service, "oldest_seconds") > 0.4
+            wait_for(lambda: metric(service, "oldest_seconds") > 0.4)
             proxy.heal()
             follower.until(lambda seen: len(set(seen.subjects())) == 12_100)
             wait_for(lambda: position(service) != confirmed)

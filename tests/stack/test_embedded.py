@@ -126,8 +126,9 @@ def test_three_deploy_steps_at_once_on_an_empty_stack_all_succeed(machine: Machi
         assert (step.returncode, errors) == (0, "")
     assert {"documents.jobs", "documents.jobs.reader.retry", "documents.jobs.reader.dlq"} <= machine.topics()
     with machine.admin() as connection:
-        owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'documents'"
-        assert connection.execute(owner).fetchone() == ("workbot_owner",)
+        owners = "SELECT datname, pg_get_userbyid(datdba) FROM pg_database WHERE datname IN ('documents', 'gateway')"
+        found = set(connection.execute(owners).fetchall())
+    assert found == {("documents", "workbot_owner"), ("gateway", "workbot_owner")}
     for again in (("migrate",), ("topics", "create"), ("schemas", "register")):
         assert machine.workbot(*again).returncode == 0
 

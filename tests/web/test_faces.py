@@ -23,6 +23,7 @@ def face(live: Mapping[str, probes.Check] | None = None, ready: Mapping[str, pro
     app = make_face("Test", live=live or {}, ready=ready or {})
     bearer = Bearer(SECRET)
     failures: dict[str, Exception] = {
+        "half": bad_input("a\ud800", "bad-name", "There is no \udfff."),
         "input": bad_input("colour", "bad-colour", "Send a colour."),
         "http": HTTPException(418, "I am a teapot."),
         "full": OutboxFull("too many rows in outbox_20261129"),
@@ -37,7 +38,7 @@ def face(live: Mapping[str, probes.Check] | None = None, ready: Mapping[str, pro
         raise failures[kind]
 
     @app.get("/number")
-    async def number(size: Annotated[int, Query(ge=1)]) -> int:
+    async def number(size: Annotated[int, Query(ge=1)], name: str = "") -> int:
         return size
 
     @app.get("/admin")
@@ -73,6 +74,7 @@ def assert_problem(answer: httpx.Response, status: int, field: str | None = None
     ("path", "status", "field"),
     [
         ("/fail/input", 422, "colour"),
+        ("/fail/half", 422, "a?"),
         ("/fail/http", 418, None),
         ("/fail/full", 503, None),
         ("/fail/outage", 503, None),
@@ -82,6 +84,11 @@ def assert_problem(answer: httpx.Response, status: int, field: str | None = None
         ("/nowhere", 404, None),
         ("/number?size=0", 422, "size"),
         ("/number", 422, "size"),
+        ("/number?size=1&name=a%00", 422, "name"),
+        ("/number?size=1&name=%1b", 422, "name"),
+        ("/number?size=1&other=%C2%85", 422, "other"),
+        ("/number?size=%00", 422, "size"),
+        ("/fail/a%00", 422, "kind"),
     ],
 )
 async def test_every_failure_is_a_problem_and_tells_no_secret(
