@@ -21,7 +21,7 @@ from tests.chaos.documents import DocumentsLoad
 from tests.chaos.records import Fault, Kind, Strike
 from tests.chaos.stage import keep_logs, own_stack
 from tests.chaos.strikes import Striker
-from tests.messaging.harness import read_all
+from tests.messaging.harness import read_all, until
 
 SENDERS = ("ana", "ben", "chi", "dee")
 DOCUMENTS = 300
@@ -78,6 +78,9 @@ async def _outages(data_dir: Path, load: DocumentsLoad) -> None:
     found = await load.find(striker.strikes, time.time())
     assert found.ended == DOCUMENTS
     assert found.broken(quick_servers=False) == []
+    await until(
+        lambda: bool(read_all(kafka, sub.dead_letter_topic, PARTITIONS)), 30, "its letter, now it can be told"
+    )
     letters = [headers_to_dict(one.headers()) for one in read_all(kafka, sub.dead_letter_topic, PARTITIONS)]
     assert [letter[DEAD_REASON] for letter in letters] == [b"unknown_event"], "only what nobody can ever read"
     answered = [

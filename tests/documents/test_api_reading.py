@@ -54,10 +54,16 @@ def test_nobody_sees_another_tenants(face: Face, tenant: str) -> None:
         assert stranger.get(f"{PATH}/{document_id}").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["x", "1", "..%2F..", "%00", "a" * 3000])
+@pytest.mark.parametrize("path", ["x", "1", "..%2F..", "a" * 3000])
 def test_an_impossible_id_is_an_unknown_one(sender: httpx.Client, path: str) -> None:
     answer = sender.get(f"{PATH}/{path}")
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_an_id_with_a_control_character_is_named(sender: httpx.Client) -> None:
+    answer = sender.get(f"{PATH}/%00")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert [error["field"] for error in answer.json()["errors"]] == ["document_id"]
 
 
 def test_a_list_is_walked_to_its_end_while_it_grows(sender: httpx.Client) -> None:

@@ -187,9 +187,9 @@ async def test_an_ordered_time_out_never_answers_and_is_recorded_when_the_client
 
 
 async def test_reading_one_file_does_not_hold_up_another_request(provider: ProviderProcess) -> None:
-    """Ten files of two hundred pages are being read while a text is answered on time."""
+    """Ten files of six hundred pages are being read while a text is answered on time."""
     lines = [[f"line {number}" for number in range(40)]]
-    heavy = [corpus.Document(n, "pdf", "", pdf.write(lines * 200, identity=bytes([n]) * 16).data) for n in range(10)]
+    heavy = [corpus.Document(n, "pdf", "", pdf.write(lines * 600, identity=bytes([n]) * 16).data) for n in range(10)]
     text = documents("text", 1)[0]
     async with asyncio.TaskGroup() as group:
         for document in heavy:
