@@ -35,7 +35,7 @@ lint: $(READY) ## Style, types, and the direction of imports
 
 .PHONY: up
 up: $(READY) ## Start the embedded stack in the background
-	$(BIN)/workbot up --detach
+	$(BIN)/workbot status 2>/dev/null || $(BIN)/workbot up --detach
 
 .PHONY: down
 down: $(READY) ## Stop it; its data stays under .workbot/
