@@ -9,7 +9,8 @@ from pathlib import Path
 
 from stack import control
 from stack.layout import Layout
-from tests.fixtures.stack import free_ports, supervisor
+from tests.fixtures.ports import free_ports
+from tests.fixtures.stack import supervisor
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from messaging.registry import Registry
 from messaging.settings import inherited_environment
 from schemas import catalog, deploy
 from services.documents.parts import MIGRATIONS, WRITES
+from tests.fixtures.ports import free_port
 from tests.fixtures.stack import Infra
 from web import tokens
 
@@ -125,7 +125,7 @@ def start_process(infra: Infra, home: Home, tmp_path_factory: pytest.TempPathFac
         (folder / "token.key").write_text(secret)
         (folder / "db.pw").write_text(home.password)
         parts = psycopg.conninfo.conninfo_to_dict(home.conninfo)
-        port = _free_port()
+        port = free_port()
         environment = inherited_environment() | {
             "WORKBOT_PORT": str(port),
             "WORKBOT_KAFKA_BOOTSTRAP": infra.kafka_bootstrap,
@@ -172,12 +172,6 @@ def sender(face: Face, tenant: str) -> Iterator[httpx.Client]:
     """A sender named ann."""
     with face.client("ann", tenant) as client:
         yield client
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,8 +24,10 @@ from messaging import migrate
 from messaging.database import Pool
 from messaging.settings import inherited_environment
 from schemas import deploy
+from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
 from services.documents import parts as documents_parts
 from services.gateway.parts import MIGRATIONS
+from tests.fixtures.ports import free_port
 from tests.fixtures.stack import Infra
 from web import tokens
 
@@ -97,8 +98,8 @@ def tenant() -> str:
 def source(topic: Callable[..., str]) -> str:
     """A topic with its consumer's retry and dead-letter topics, three partitions each, with the house's limits."""
     name = topic(3)
-    for follower, partitions in ((f"{name}.reader.retry", 3), (f"{name}.reader.dlq", 3)):
-        topic(partitions, {"max.message.bytes": str(1_048_588 + 65_536)}, follower)
+    for steps, follower in enumerate((f"{name}.reader.retry", f"{name}.reader.dlq"), 1):
+        topic(3, {"max.message.bytes": str(MAX_RECORD_BYTES + steps * HEADROOM_BYTES)}, follower)
     return name
 
 
@@ -201,13 +202,6 @@ def _running(
     if not killed:
         assert process.returncode == 0, log.read_text()
     assert "process.fault" not in log.read_text()
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

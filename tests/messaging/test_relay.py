@@ -85,6 +85,14 @@ def asleep(service: Service) -> bool:
     return bool(found)
 
 
+def keeps_awake(service: Service, writer: "psycopg.Connection[tuple[object, ...]]") -> bool:
+    """Whether this open transaction found the relay awake, which then stays so until it ends."""
+    pid = writer.info.backend_pid
+    return bool(
+        service.execute(f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND pid = {pid}")
+    )
+
+
 def test_every_record_carries_key_value_and_all_headers(
     service: Service, infra: Infra, topic: Callable[..., str], relaying: Start
 ) -> None:
@@ -336,9 +344,15 @@ def test_a_ring_wakes_the_sleeper(service: Service, infra: Infra, topic: Callabl
             rings = len(list(listener.notifies(timeout=0.1)))
             assert rings == 5
             with service.connect(autocommit=False) as busy:
-                wait_for(lambda: asleep(service))
-                write(writer, name, "wake up")
-                write(busy, name, "keeps it awake")
+
+                def saw_it_awake() -> bool:
+                    # It may have fallen asleep again between the two writes.
+                    busy.rollback()
+                    write(writer, name, "wake up")
+                    write(busy, name, "keeps it awake")
+                    return keeps_awake(service, busy)
+
+                wait_for(saw_it_awake)
                 list(listener.notifies(timeout=0.1))
                 for number in range(5, 30):
                     write(writer, name, str(number))

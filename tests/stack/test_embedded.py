@@ -22,7 +22,7 @@ from messaging.settings import read_secret
 from stack import control, daemon, guard, pghome, postgres, state
 from stack.layout import Layout
 from stack.status import Status
-from tests.fixtures.stack import free_ports
+from tests.fixtures.ports import free_ports
 from tests.stack.processes import alive, descendants, wait
 
 WORKBOT = str(Path(sys.executable).with_name("workbot"))
@@ -42,8 +42,13 @@ class Machine:
             daemon.command(self.data_dir, services=False, ports=ports),
             preexec_fn=lambda: guard.die_with_parent(signal.SIGKILL),
         )
-        wait(lambda: control.is_running(self.data_dir))
+        wait(lambda: control.is_running(self.data_dir) or self._has_ended())
         return control.wait_until_ready(self.data_dir)
+
+    def _has_ended(self) -> bool:
+        assert self.supervisor is not None
+        assert self.supervisor.poll() is None, "the supervisor ended before it was up"
+        return False
 
     def workbot(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [WORKBOT, "--data-dir", str(self.data_dir), *arguments]
