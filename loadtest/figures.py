@@ -5,18 +5,23 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from loadtest import audit, ideal
+from loadtest import audit, ideal, retries
 from loadtest.evidence import FAILED, READ, Ledger
+from loadtest.faults import Terms
 from loadtest.records import Evidence, Run
 from loadtest.scenario import Scenario
+from messaging.policy import Backoff
 
 Figures = dict[str, Any]
 _LISTED = 20
 
 
-def compute(scenario: Scenario, evidence: Evidence, *, run: str, tenant: str, attempts: int = 4) -> Figures:
+def compute(
+    scenario: Scenario, evidence: Evidence, *, run: str, tenant: str, backoff: Backoff | None = None
+) -> Figures:
     """Every figure of the report. A figure that the evidence cannot support is None."""
-    ledger = Ledger(evidence, attempts)
+    backoff = backoff or Backoff()
+    ledger = Ledger(evidence, backoff.attempts)
     lost, duplicates = ledger.lost(), ledger.duplicates()
     measured, bounds = _measured(scenario, ledger), _bounds(scenario, evidence.runs)
     perfect = _ideal(scenario, ledger)
@@ -38,6 +43,7 @@ def compute(scenario: Scenario, evidence: Evidence, *, run: str, tenant: str, at
         "duplicate_effects": len(duplicates),
         "duplicates": duplicates[:_LISTED],
         "dead_letters": _dead_letters(ledger),
+        "retries": retries.figures(ledger, backoff, Terms().retry_after),
         "bounds": bounds,
         "ideal": perfect,
         "ratios": {

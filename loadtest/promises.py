@@ -1,10 +1,12 @@
 """What the queue promises, held against the figures of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.figures import Figures, ratio
 from loadtest.scenario import Scenario
+from messaging.policy import Backoff
 
 STRICT_GAIN = 1.05
 """How much faster the quiet senders may be under the strict cap than with lending (ratio of their times)."""
@@ -20,11 +22,14 @@ class Promise:
     held: bool
 
 
-def check(scenario: Scenario, figures: Figures, lending: Figures | None = None) -> list[Promise]:
+def check(
+    scenario: Scenario, figures: Figures, lending: Figures | None = None, *, attempts: int = Backoff().attempts
+) -> list[Promise]:
     """Every promise that applies. `lending` is an earlier run on the same terms with lending, for a run without it.
 
-    Times are promised of a provider that works: a retry's wait is long and says nothing of the scheduler. A figure
-    that could not be measured counts as a broken promise.
+    Times are promised of a provider that works: a retry's wait is long and says nothing of the scheduler. With one
+    that fails, `attempts` is how often a document must have been tried before it died. A figure that could not be
+    measured counts as a broken promise.
     """
     dead, caps, api = figures["dead_letters"], figures["caps"], figures["api_ms"]
     found = [
@@ -36,7 +41,7 @@ def check(scenario: Scenario, figures: Figures, lending: Figures | None = None) 
         _exactly("caps.violations", 0, caps["violations"]),
     ]
     if scenario.faulty:
-        return found
+        return found + _of_failures(figures["retries"], attempts)
     if scenario.broken:
         found.append(_exactly("dead_letters.max_attempts", 1, dead["max_attempts"]))
     found.append(_at_most("overhead", 1.10, figures["overhead"]))
@@ -54,6 +59,21 @@ def check(scenario: Scenario, figures: Figures, lending: Figures | None = None) 
         found.append(_at_most("quiet senders' gain by the strict cap", STRICT_GAIN, strict_gain(figures, lending)))
     found.append(_at_most("api_ms.p99", 25.0, api["p99"]))
     found.append(_exactly("api_ms.errors", 0, api["errors"]))
+    return found
+
+
+def _of_failures(retries: Mapping[str, Any], attempts: int) -> list[Promise]:
+    found = [
+        _exactly("retries.charged_waits", 0, retries["charged_waits"]),
+        _exactly("retries.early_starts", 0, retries["early_starts"]),
+    ]
+    if retries["dead_attempts"]["most"] is not None:
+        found += [
+            _exactly(f"retries.dead_attempts.{end}", attempts, retries["dead_attempts"][end])
+            for end in ("fewest", "most")
+        ]
+    if retries["waits"]:
+        found.append(_at_most("retries.jitter_distance", retries["jitter_limit"], retries["jitter_distance"]))
     return found
 
 

@@ -93,10 +93,10 @@ class LoadTest:
             evidence,
             run=self.id,
             tenant=self.tenant,
-            attempts=self._subscription.backoff.attempts,
+            backoff=self._subscription.backoff,
         )
         lending = None if scenario.lend else report.latest_lending(out, scenario)
-        kept = promises.check(scenario, found, lending)
+        kept = promises.check(scenario, found, lending, attempts=self._subscription.backoff.attempts)
         return Result(found, kept, *report.write(out, scenario, evidence, found, kept, lending))
 
     async def _measure(

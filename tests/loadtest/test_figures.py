@@ -261,8 +261,9 @@ class TestPromises:
             assert promise.held is held
 
     def test_a_failing_provider_leaves_the_promises_that_do_not_speak_of_time(self) -> None:
-        names = {promise.name for promise in promises.check(replace(Scenario(), error_rate=0.1), self.KEPT)}
+        figures = {**self.KEPT, "retries": compute()["retries"]}
+        names = {promise.name for promise in promises.check(replace(Scenario(), error_rate=0.1), figures)}
         assert names == {
             "lost", "duplicate_effects", "dead_letters.total", "dead_letters.unexpected", "dead_letters.missing",
-            "caps.violations",
+            "caps.violations", "retries.charged_waits", "retries.early_starts",
         }  # fmt: skip
