@@ -26,6 +26,7 @@ class Presence:
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
         self._last_beat = 0.0
+        self._locked = False
         self.worker = 0
 
     async def open(self) -> int:
@@ -40,7 +41,7 @@ class Presence:
             raise Outage(f"The database cannot be reached: {error}", "database") from error
         assert row is not None
         self.worker = row[0]
-        await self._hold(self._connection)
+        await self._say_alive(self._connection)
         self._task = asyncio.create_task(self._beat(), name=f"presence-{self._consumer}")
         return self.worker
 
@@ -59,25 +60,25 @@ class Presence:
     async def _connect(self) -> AsyncConnection:
         return await AsyncConnection.connect(self._conninfo, autocommit=True)
 
-    async def _hold(self, connection: AsyncConnection) -> None:
-        await connection.execute(
-            "select pg_advisory_lock('ledger_workers'::regclass::oid::int, %s::int)", (self.worker,)
-        )
-        await self._say_alive(connection)
-
     async def _say_alive(self, connection: AsyncConnection) -> None:
         await connection.execute("update ledger_workers set beat_at = clock_timestamp() where id = %s", [self.worker])
         self._last_beat = asyncio.get_running_loop().time()
+        if not self._locked:
+            # Never waited for: our own lost connection may still hold it, and without beats we would pass for dead.
+            cursor = await connection.execute(
+                "select pg_try_advisory_lock('ledger_workers'::regclass::oid::int, %s::int)", (self.worker,)
+            )
+            row = await cursor.fetchone()
+            self._locked = row is not None and bool(row[0])
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             try:
                 if self._connection is None or self._connection.closed:
+                    self._locked = False
                     self._connection = await self._connect()
-                    await self._hold(self._connection)
-                else:
-                    await self._say_alive(self._connection)
+                await self._say_alive(self._connection)
             except OperationalError as error:
                 log.warning("presence.lost", consumer=self._consumer, error=str(error))
                 if self._connection is not None:
