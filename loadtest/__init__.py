@@ -17,4 +17,6 @@ Read in this order:
     figures      the numbers of report.json
     promises     the numbers that were promised
     report       report.json and report.html (picture draws the slots); console shows the tables
+
+Beside it, bench measures the speed of the single parts.
 """

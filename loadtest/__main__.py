@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from stack import control
 OUT = Path(__file__).parent / "out"
 _DEFAULT = Scenario()
 _NAMES = _DEFAULT.senders
+_CALLED_AS = "--called-as="
 MISSED, NOT_STARTED, BROKEN_OFF = 1, 2, 130
 """Exit codes: a promise was not kept; the run could not start or go on; Ctrl-C."""
 
@@ -109,6 +111,10 @@ def _show(result: run.Result) -> None:
     for promise in result.promises:
         if not promise.held:
             screen.print(f"[bold red]Not kept:[/] {_told(promise)}", highlight=False)
+    run_of = result.figures["run"]
+    fewest = promises.fewest(run_of["scenario"]["total"])
+    if run_of["documents"] < fewest:
+        screen.print(f"Times are promised from {fewest} documents on; the report has them all the same.", style="dim")
     screen.print(f"\nReport: {result.page}\nFigures: {result.report}", highlight=False, soft_wrap=True)
 
 
@@ -128,5 +134,13 @@ def _say_what_is_left(left: run.Left) -> None:
         )
 
 
+def main(arguments: list[str]) -> None:
+    """Run with these arguments. The first may say by which name a person called, for the help to say the same."""
+    name, rest = "python -m loadtest", arguments
+    if rest and rest[0].startswith(_CALLED_AS):
+        name, rest = rest[0].removeprefix(_CALLED_AS), rest[1:]
+    app(rest, prog_name=name)
+
+
 if __name__ == "__main__":
-    app(prog_name="python -m loadtest")
+    main(sys.argv[1:])

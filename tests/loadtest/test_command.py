@@ -69,6 +69,29 @@ def test_missed_promises_are_named_and_the_report_is_shown(monkeypatch: pytest.M
     assert "Who finished when" in ended.stdout
 
 
+def test_a_run_too_short_for_promises_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Times are promised from 100 documents on"
+    assert said in invoke(monkeypatch, True, "--counts", "6,2").stdout
+    assert said not in invoke(monkeypatch, True).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--help"], "python -m loadtest"),
+        (["--called-as=workbot load", "--help"], "workbot load"),
+        (["--called-as=workbot demo", "--data-dir", "x", "--help"], "workbot demo"),
+    ],
+)
+def test_the_help_names_the_command_that_was_called(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], name: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 0
+    assert f"Usage: {name} [OPTIONS]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("signal", [KeyboardInterrupt(), asyncio.CancelledError()])
 def test_broken_off_it_says_what_is_left(monkeypatch: pytest.MonkeyPatch, signal: BaseException) -> None:
     ended = invoke(monkeypatch, signal)

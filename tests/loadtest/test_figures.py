@@ -251,6 +251,25 @@ class TestPromises:
         (missed,) = [promise for promise in promises.check(Scenario(), broken) if not promise.held]
         assert missed.measured == value
 
+    def test_a_small_run_is_held_to_what_does_not_depend_on_its_size(self) -> None:
+        small = replace(Scenario(), counts=(90, 2, 2, 2, 2), broken=0)
+        late: dict[str, Any] = {
+            **self.KEPT,
+            "overhead": 3.0,
+            "slots_busy": 0.1,
+            "ratios": dict.fromkeys(self.KEPT["ratios"], 9.0),
+            "api_ms": {"p99": 900.0, "errors": 0},
+        }
+        assert all(promise.held for promise in promises.check(small, late))
+        enough = replace(small, counts=(92, 2, 2, 2, 2))
+        assert {p.name for p in promises.check(enough, late) if not p.held} >= {
+            "overhead",
+            "slots_busy",
+            "api_ms.p99",
+        }
+        broken = {**late, "lost": 1, "api_ms": {"p99": 1.0, "errors": 1}}
+        assert {p.name for p in promises.check(small, broken) if not p.held} == {"lost", "api_ms.errors"}
+
     def test_without_lending_the_quiet_ones_may_gain_five_percent_at_most(self) -> None:
         strict = replace(Scenario(), lend=False)
         slow = {**self.KEPT, "slots_busy": 0.4, "ratios": dict.fromkeys(self.KEPT["ratios"], 2.5)}

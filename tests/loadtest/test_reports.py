@@ -6,6 +6,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from loadtest import figures, picture, promises, report
 from loadtest.records import Evidence, Run, Sent, Stored
 from loadtest.scenario import Scenario
@@ -109,7 +111,10 @@ def test_the_json_holds_figures_and_promises(tmp_path: Path) -> None:
     assert {"name", "promised", "measured", "held"} == set(found["promises"][0])
 
 
-def test_a_strict_run_is_compared_with_the_newest_lending_run_on_the_same_terms(tmp_path: Path) -> None:
+def test_a_strict_run_is_compared_with_the_newest_lending_run_on_the_same_terms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promises, "JOBS_A_SLOT", 3)
     strict = replace(SCENARIO, lend=False)
     assert report.latest_lending(tmp_path, strict) is None
     write(tmp_path, SCENARIO, "20260101-1", pace=5.0)
