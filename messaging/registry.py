@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +18,15 @@ Schema = dict[str, Any]
 
 COMPATIBILITY = "FULL_TRANSITIVE"
 """Every version reads every other: consumers and producers of any age work side by side."""
+
+MAX_SCHEMA_ID = 2**31 - 1
+"""The largest id there can be: the API's ids are 32-bit integers with a sign. Nobody is asked for one beyond it."""
+
+UNKNOWN_SECONDS = 1.0
+"""How long an id that the registry did not know is taken for unknown without asking again: a flood of garbage costs a
+call a second. So short because ids count up, and the next to be registered must not be refused for what came before.
+"""
+UNKNOWN_KEPT = 1000
 
 _COLLISION_WAITS = (0.05, 0.1, 0.2, 0.4)  # seconds
 _NOT_FOUND = {40401, 40402, 40403}  # the API's own codes: no such subject, version, schema
@@ -33,6 +43,7 @@ class Registry:
         # trust_env off: a proxy meant for the internet must not catch calls inside the house.
         self._http = httpx.AsyncClient(base_url=url.rstrip("/"), timeout=timeout, trust_env=False)
         self._by_id: dict[int, Schema] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}  # until when (monotonic), and why
         self._pending: dict[int, asyncio.Task[Schema]] = {}
 
     async def close(self) -> None:
@@ -42,10 +53,17 @@ class Registry:
     async def schema_by_id(self, schema_id: int) -> Schema:
         """The schema a value was written with; asked for once however many wait, then remembered.
 
-        Raises UnknownEvent when no schema has this id.
+        Raises UnknownEvent when no schema has this id, or none that we could use. A registry that refuses us says
+        nothing about the record that was read, so here that is an Outage, too.
         """
         if schema_id in self._by_id:
             return self._by_id[schema_id]
+        if schema_id > MAX_SCHEMA_ID:
+            raise UnknownEvent(f"No registry has a schema with id {schema_id}.")
+        if schema_id in self._unknown:
+            until, why = self._unknown[schema_id]
+            if time.monotonic() < until:
+                raise UnknownEvent(why)
         task = self._pending.get(schema_id)
         if task is None:
             task = self._pending[schema_id] = asyncio.create_task(self._fetch(schema_id))
@@ -95,11 +113,22 @@ class Registry:
 
     async def _fetch(self, schema_id: int) -> Schema:
         try:
+            schema = await self._ask(schema_id)
+        except UnknownEvent as error:
+            if len(self._unknown) >= UNKNOWN_KEPT:
+                self._unknown.clear()
+            self._unknown[schema_id] = (time.monotonic() + UNKNOWN_SECONDS, str(error))
+            raise
+        self._by_id[schema_id] = schema
+        return schema
+
+    async def _ask(self, schema_id: int) -> Schema:
+        try:
             answer = await self._call("GET", f"/schemas/ids/{schema_id}")
         except _Refused as refused:
             if refused.not_found:
                 raise UnknownEvent(f"The registry has no schema with id {schema_id}.") from refused
-            raise refused.misconfigured(f"to tell schema {schema_id}") from refused
+            raise Outage(str(refused.misconfigured(f"to tell schema {schema_id}")), "registry") from refused
         if answer.get("schemaType", "AVRO") != "AVRO":
             raise UnknownEvent(f"Schema {schema_id} is not Avro.")
         try:
@@ -108,7 +137,6 @@ class Registry:
             raise Outage(f"The registry's schema {schema_id} is not JSON.", "registry") from error
         if not isinstance(schema, dict):
             raise UnknownEvent(f"Schema {schema_id} is not a record.")
-        self._by_id[schema_id] = schema
         return schema
 
     async def _insist(self, method: str, path: str, body: Mapping[str, str]) -> dict[str, Any]:

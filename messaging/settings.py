@@ -28,6 +28,12 @@ class ProcessSettings(BaseSettings):
     database_password_file: Path | None = Field(None, description="File that holds the role's password.")
     database_pool: int = Field(10, ge=2, description="Most connections in this process's pool.")
     token_secret_file: Path | None = Field(None, description="File with the key that signs tokens.")
+    body_grace_seconds: float = Field(
+        60.0, gt=0, description="How long a request's body may take, whatever its size."
+    )
+    body_bytes_per_second: float = Field(
+        4096.0, gt=0, description="What a body must bring on average when it takes longer than that."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
     drain_seconds: float = Field(10.0, gt=0, description="How long running work may finish after SIGTERM.")

@@ -20,7 +20,9 @@ MAX_RECORD_BYTES = 1_048_588
 """The largest record a source topic takes: what a broker takes unless told otherwise."""
 
 HEADROOM_BYTES = 64 * 1024
-"""What retry and dead-letter topics take on top: the original record with our own headers must always fit."""
+"""What each step aside takes on top: a retry topic more than its source, the dead letters more than both, so that a
+record with our own headers always fits, also one that somebody put on the retry topic as large as that takes.
+"""
 
 _SEGMENT_BYTES = 64 * 1024 * 1024
 _HOUR_MS = 60 * 60 * 1000
@@ -43,6 +45,7 @@ class Consumer(_Table):
     service: _ServiceName
     policy: Policy
     backoff: Backoff
+    dead_letter_share: Annotated[float, Field(gt=0, le=1)] = 0.5
 
 
 class Topic(_Table):
@@ -127,6 +130,7 @@ class Topics:
             dead_letter_topic=_dead_letter(topic, consumer),
             policy=policy or consumers[consumer].policy,
             backoff=backoff or consumers[consumer].backoff,
+            dead_letter_share=consumers[consumer].dead_letter_share,
         )
 
     def dead_letter_topics(self) -> list[DeadLetterTopic]:
@@ -143,9 +147,10 @@ class Topics:
         for name, topic in self._topics.items():
             specs.append(_spec(name, topic.partitions, topic.retention_ms, MAX_RECORD_BYTES))
             for consumer in topic.consumers:
+                retry, dead = _retry(name, consumer), _dead_letter(name, consumer)
                 specs += [
-                    _spec(follower, topic.partitions, -1, MAX_RECORD_BYTES + HEADROOM_BYTES)
-                    for follower in (_retry(name, consumer), _dead_letter(name, consumer))
+                    _spec(retry, topic.partitions, -1, MAX_RECORD_BYTES + HEADROOM_BYTES),
+                    _spec(dead, topic.partitions, -1, MAX_RECORD_BYTES + 2 * HEADROOM_BYTES),
                 ]
         return specs
 

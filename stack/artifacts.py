@@ -20,6 +20,12 @@ from stack import locks
 
 LOCKS = Path(__file__).parent
 
+REMEDY = (
+    "Behind a proxy, set HTTPS_PROXY, and REQUESTS_CA_BUNDLE to the file of its certificates; or set"
+    " WORKBOT_MAVEN_URL to a Maven repository that can be reached from here. Then start again."
+)
+"""What a person can do about a download that failed."""
+
 _TIMEOUT = 60
 _TRIES = 3
 _PARTIAL = ".partial-"
@@ -144,7 +150,7 @@ class Store:
                 fault = f"{path.name} is not the file the lock names: its sha256 is {found}."
             if artifact.cached_path is not None:
                 artifact.cached_path.unlink(missing_ok=True)
-        raise DownloadFailed(fault)
+        raise DownloadFailed(f"{fault.rstrip('.')}. {REMEDY}")
 
     def _unpack(self, archive: Path, folder: Path) -> None:
         self._progress.note(f"Unpacking {archive.name} …")

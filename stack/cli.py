@@ -61,7 +61,7 @@ def up(
 ) -> None:
     """Start the stack. In the foreground it shows how every part is doing; Ctrl-C stops it.
 
-    Ports that nobody fixed are chosen: the ones of the last run, the usual ones, or free ones near them.
+    Ports that nobody has ever fixed are chosen: the usual ones, the ones of the last run, or free ones near them.
     The first start downloads about 200 MB.
     """
     with faults():
@@ -185,21 +185,21 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def load(context: typer.Context) -> None:
     """Run the load test against the running stack. Options are the load test's own: `workbot load --help`."""
-    raise typer.Exit(_loadtest(context.args))
+    raise typer.Exit(_loadtest("load", context.args))
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Start the stack if it does not run, run the load test, and say where everything is. Takes its options, too."""
     if "--help" in context.args:
-        raise typer.Exit(_loadtest(context.args))
+        raise typer.Exit(_loadtest("demo", context.args))
     data_dir = _Chosen.settings.data_dir
     with faults():
         if not control.is_running(data_dir):
             _up_detached({})
         control.wait_until_ready(data_dir)
         endpoints = control.endpoints(data_dir)
-    code = _loadtest(context.args)
+    code = _loadtest("demo", context.args)
     out.print()
     out.print(screen.addresses(endpoints))
     out.print("The stack is still running; `workbot down` stops it.", highlight=False)
@@ -217,9 +217,9 @@ def _up_detached(fixed: dict[str, int]) -> None:
         raise
 
 
-def _loadtest(arguments: list[str]) -> int:
+def _loadtest(command: str, arguments: list[str]) -> int:
     """Run the load test as a process of its own, in this terminal; returns its exit code."""
-    chosen = ["--data-dir", str(_Chosen.settings.data_dir)]
+    chosen = [f"--called-as=workbot {command}", "--data-dir", str(_Chosen.settings.data_dir)]
     process = subprocess.Popen([sys.executable, "-m", "loadtest", *chosen, *arguments])  # noqa: S603
     # Ctrl-C reaches it as well: it ends by itself, and tidies up first.
     signal.signal(signal.SIGINT, lambda _number, _frame: None)

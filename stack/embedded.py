@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -64,7 +65,13 @@ class Embedded:
         self._lock: int | None = None
         self._claims = ports.Claims()
         self._stopping = False
-        self._fixed_ports = {**settings.fixed_ports(), **(fixed_ports or {})}
+        self._usual_ports = ports.DEFAULTS if services else ports.INFRASTRUCTURE
+        # Ports of services that are not started are nobody's business here, though they may be set.
+        self._fixed_ports = {
+            name: port
+            for name, port in {**settings.fixed_ports(), **(fixed_ports or {})}.items()
+            if name in self._usual_ports or name not in ports.DEFAULTS
+        }
 
     def __enter__(self) -> "Embedded":
         self.layout.create()
@@ -80,7 +87,7 @@ class Embedded:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        state.write(self.layout.state, state.State(self.ports))
+        state.write(self.layout.state, self._state)
         self.layout.control_socket.unlink(missing_ok=True)
         if self._ephemeral:
             delete_data(self.layout)
@@ -97,14 +104,17 @@ class Embedded:
             os.close(descriptor)
         keys.ensure(self.layout)
         self.home = pghome.find(self.layout, self._settings.postgres_user)
-        self.ports = ports.choose(self._fixed_ports, state.read(self.layout.state).ports, self._claims.take)
+        known = state.read(self.layout.state)
+        self.ports = ports.choose(self._fixed_ports, known.ports, self._claims.take, self._usual_ports, known.fixed)
+        fixed = [name for name in {**known.ports, **self.ports} if name in known.fixed or name in self._fixed_ports]
+        self._state = state.State({**known.ports, **self.ports}, fixed=fixed)
         self.plan = plan.make(self.layout, self.home, self.ports, self._store)
         self.endpoints = self.plan.endpoints()
         children = self.plan.infrastructure()
         if self._services:
             children += services.children(self.layout, self.endpoints, self._service_environment)
         self.supervisor = Supervisor(self.layout, children, self._changed)
-        state.write(self.layout.state, state.State(self.ports, os.getpid()))
+        state.write(self.layout.state, replace(self._state, pid=os.getpid()))
 
     def _release(self) -> None:
         self._claims.release()
@@ -120,7 +130,7 @@ class Embedded:
     def _changed(self, _life: Life) -> None:
         pids = {name: life.pid for name, life in self.supervisor.lives.items() if life.pid}
         try:
-            state.write(self.layout.state, state.State(self.ports, os.getpid(), pids))
+            state.write(self.layout.state, replace(self._state, pid=os.getpid(), children=pids))
         except OSError as error:
             # A full disk is no reason to stop the children; the next change writes it again.
             log.warning("the state could not be written", error=str(error))

@@ -16,7 +16,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Everything listens on loopback.
+    """Everything listens on loopback. The address of a service that is not part of the stack is empty.
 
     kafka                bootstrap servers        registry    base address of the Confluent API
     postgres             host:port                databases   one per service, by the service's name

@@ -39,6 +39,9 @@ class Plan:
         """The addresses, fixed for as long as the stack runs."""
         server = f"127.0.0.1:{self.ports['postgres']}"
 
+        def service(name: str) -> str:
+            return f"http://127.0.0.1:{self.ports[name]}" if name in self.ports else ""
+
         def database(role: str, name: str, password: str) -> Database:
             return Database(f"postgresql://{role}@{server}/{name}", keys.path(self.layout, password))
 
@@ -48,13 +51,11 @@ class Plan:
             postgres=server,
             admin=database(ADMIN, "postgres", "db-admin.pw"),
             owner=database(OWNER, "postgres", "db-owner.pw"),
-            databases={
-                service: database(service, service, f"db-{service}.pw") for service in ("documents", "gateway")
-            },
-            documents_api=f"http://127.0.0.1:{self.ports['documents-api']}",
-            documents_worker=f"http://127.0.0.1:{self.ports['documents-worker']}",
-            gateway_api=f"http://127.0.0.1:{self.ports['gateway-api']}",
-            gateway_worker=f"http://127.0.0.1:{self.ports['gateway-worker']}",
+            databases={name: database(name, name, f"db-{name}.pw") for name in ("documents", "gateway")},
+            documents_api=service("documents-api"),
+            documents_worker=service("documents-worker"),
+            gateway_api=service("gateway-api"),
+            gateway_worker=service("gateway-worker"),
             token_secret_file=keys.path(self.layout, keys.TOKEN_KEY),
             storage=self.layout.storage,
             postgres_data=self.home.data,

@@ -2,21 +2,26 @@
 
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from messaging.errors import Misconfigured
 
-DEFAULTS: Mapping[str, int] = {
+INFRASTRUCTURE: Mapping[str, int] = {
     "postgres": 15432,
     "kafka": 19092,
     "kafka-controller": 19093,
     "registry": 18081,
     "registry-management": 18082,
+}
+
+SERVICES: Mapping[str, int] = {
     "documents-api": 3310,
     "documents-worker": 3360,
     "gateway-api": 3300,
     "gateway-worker": 3350,
 }
+
+DEFAULTS: Mapping[str, int] = {**INFRASTRUCTURE, **SERVICES}
 
 STEP = 100
 """Distance between the candidates when a default is taken: 15432, 15532, …"""
@@ -43,11 +48,14 @@ def choose(
     remembered: Mapping[str, int],
     claim: Callable[[int], bool],
     defaults: Mapping[str, int] = DEFAULTS,
+    wanted: Collection[str] = (),
 ) -> dict[str, int]:
     """One port for each name in `defaults`, no port twice. `claim` says whether a port can be had, and then keeps it.
 
-    A fixed one is used as it is; else the one remembered from the last run, the default, or the nearest free one in
-    steps of `STEP`. Raises PortTaken for a fixed port in use or given twice, Misconfigured for an unknown name.
+    A fixed one is used as it is; else the default, the one remembered from the last run, or the nearest free one in
+    steps of `STEP`: what had to move once comes back as soon as it can. Remembered ones that are named in `wanted`,
+    because a person fixed them then, come before their defaults. Raises PortTaken for a fixed port in use or given
+    twice, Misconfigured for an unknown name.
     """
     unknown = sorted(fixed.keys() - defaults.keys())
     if unknown:
@@ -60,7 +68,10 @@ def choose(
                 raise PortTaken(name, fixed[name])
             chosen[name] = fixed[name]
         else:
-            candidates = (remembered.get(name, defaults[name]), *range(defaults[name], 65536, STEP))
+            usual = defaults[name]
+            earlier = remembered.get(name, usual)
+            first = (earlier, usual) if name in wanted else (usual, earlier)
+            candidates = (*first, *range(usual + STEP, 65536, STEP))
             chosen[name] = next((p for p in candidates if p not in used and claim(p)), 0)
             if not chosen[name]:
                 raise Misconfigured(f"No free port found for {name}; give one with {setting(name)}.")

@@ -54,10 +54,10 @@ def addresses(endpoints: Endpoints) -> Table:
     drawn.add_column(no_wrap=True)
     for name, address in (
         ("gateway", endpoints.gateway_api),
-        ("its reference", f"{endpoints.gateway_api}/docs"),
+        ("its reference", endpoints.gateway_api and f"{endpoints.gateway_api}/docs"),
         ("gateway worker", endpoints.gateway_worker),
         ("documents API", endpoints.documents_api),
-        ("its reference", f"{endpoints.documents_api}/docs"),
+        ("its reference", endpoints.documents_api and f"{endpoints.documents_api}/docs"),
         ("documents worker", endpoints.documents_worker),
         ("Kafka", endpoints.kafka),
         ("schema registry", endpoints.registry),
@@ -65,7 +65,8 @@ def addresses(endpoints: Endpoints) -> Table:
         ("its data", str(endpoints.postgres_data)),
         ("passwords", str(endpoints.admin.password_file.parent)),
     ):
-        drawn.add_row(name, address)
+        if address:
+            drawn.add_row(name, address)
     return drawn
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`pid` is the supervisor's while it runs; the ports stay after it has ended."""
+    """`pid` is the supervisor's while it runs; the ports stay after it has ended. `fixed` names those that a person
+    gave.
+    """
 
     ports: dict[str, int] = field(default_factory=dict)
     pid: int | None = None
     children: dict[str, int] = field(default_factory=dict)
+    fixed: list[str] = field(default_factory=list)
 
 
 def read(path: Path) -> State:
@@ -21,7 +24,7 @@ def read(path: Path) -> State:
         raw = json.loads(path.read_text("utf-8"))
         ports = {str(name): int(port) for name, port in raw["ports"].items()}
         children = {str(name): int(pid) for name, pid in raw["children"].items()}
-        return State(ports, raw["pid"], children)
+        return State(ports, raw["pid"], children, [str(name) for name in raw.get("fixed", [])])
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return State()
 

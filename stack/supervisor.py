@@ -22,7 +22,9 @@ log = structlog.get_logger("stack")
 
 @dataclass(slots=True)
 class Life:
-    """What the supervisor knows of one child. `since` is Unix time, `failures` counts deaths in a row."""
+    """What the supervisor knows of one child. `since` is Unix time, `failures` counts deaths in a row, `planned` the
+    starts that were asked for.
+    """
 
     child: Child
     phase: Phase = Phase.WAITING
@@ -30,14 +32,15 @@ class Life:
     since: float = field(default_factory=time.time)
     starts: int = 0
     failures: int = 0
+    planned: int = 0
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     run: Guarded | None = None
     asked: bool = False
 
     @property
     def restarts(self) -> int:
-        """Starts after the first."""
-        return max(0, self.starts - 1)
+        """Starts after the first that nobody asked for."""
+        return max(0, self.starts - 1 - self.planned)
 
     @property
     def pid(self) -> int | None:
@@ -148,6 +151,7 @@ class Supervisor:
             if fault is None:
                 return
             if life.asked:
+                life.planned += 1
                 continue
             life.failures = self._restart.failures(life.failures, time.monotonic() - began)
             delay = self._restart.delay(life.failures)

@@ -12,8 +12,9 @@ from starlette.routing import Route
 
 from schemas import topics
 from services.documents import parts as documents
-from services.documents import upkeep
+from services.documents import upkeep as documents_upkeep
 from services.gateway import parts as gateway
+from services.gateway import upkeep as gateway_upkeep
 from web.tokens import Bearer
 
 PAGE = Path(__file__).parent.parent / "docs" / "execution.md"
@@ -38,7 +39,7 @@ def faces() -> Iterator[FastAPI]:
     yield documents.make_api_face(nothing, nothing, bearer)
     yield documents.make_worker_face(nothing, nothing, nothing, nothing, bearer)
     yield gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing)
-    yield gateway.make_worker_face(nothing, nothing, nothing)
+    yield gateway.make_worker_face(nothing, nothing, nothing, nothing)
 
 
 def routes() -> set[str]:
@@ -58,7 +59,7 @@ def consumers() -> set[str]:
 
 
 def timers() -> set[str]:
-    return set(upkeep.timers(cast(Any, None)))
+    return set(documents_upkeep.timers(cast(Any, None))) | set(gateway_upkeep.timers(1.0))
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,26 @@ from collections.abc import Mapping
 
 from fastapi import Depends, FastAPI, Request
 
-from web import probes, problems
+from web import openapi, probes, problems, reference
+from web.bodies import Pace, Paced
 
 
-def make_face(title: str, *, live: Mapping[str, probes.Check], ready: Mapping[str, probes.Check]) -> FastAPI:
+def make_face(
+    title: str, *, live: Mapping[str, probes.Check], ready: Mapping[str, probes.Check], pace: Pace | None = None
+) -> FastAPI:
     """An application that serves the probes, and /docs; add the service's routers to it."""
     app = FastAPI(
         title=title,
         version="1",
+        # Their pages come from other servers; ours does not.
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         dependencies=[Depends(_readable)],
     )
     problems.install(app)
+    app.add_middleware(Paced, pace=pace or Pace())
+    openapi.describe(app)
+    reference.install(app)
     probes.measure(app)
     app.include_router(probes.router(live, ready))
     return app

@@ -114,6 +114,9 @@ async def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, Problem):
+        # Raised while the framework read a body: it would call that a malformed one.
+        return error.__cause__.response()
     kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     return _response(error.status_code, kind, str(error.detail), headers=error.headers)
 

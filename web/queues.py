@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel
 
 from messaging.queues import Queue
+from web.openapi import answers
 from web.tokens import STAFF, Bearer, Identity, require
 
 PATH = "/api/queues"
@@ -30,7 +31,9 @@ def router(bearer: Bearer, looks: Mapping[str, Look]) -> APIRouter:
     routes = APIRouter(tags=["queues"])
     recent: dict[str, tuple[float, QueuesView]] = {}
 
-    @routes.get(PATH, summary="What waits and runs here, sender by sender, of the caller's tenant")
+    @routes.get(
+        PATH, responses=answers(403), summary="What waits and runs here, sender by sender, of the caller's tenant"
+    )
     async def queues(who: Annotated[Identity, Depends(bearer)]) -> QueuesView:
         require(who, STAFF)
         now = time.monotonic()

@@ -9,10 +9,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from messaging.database import Pool
-from services.documents import store, submissions, uploads
+from services.documents import store, submissions
 from services.documents.intake import Intake, Receipt
 from services.documents.records import Stored
 from services.documents.settings import DocumentsSettings
+from web.openapi import answers
 from web.problems import Problem, not_found
 from web.tokens import Bearer, Identity, require
 
@@ -93,7 +94,14 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     routes = APIRouter(tags=["documents"])
     caller = Annotated[Identity, Depends(bearer)]
 
-    @routes.post(PATH, status_code=202, response_model=Accepted, openapi_extra=_BODY, summary="Hand in a document")
+    @routes.post(
+        PATH,
+        status_code=202,
+        response_model=Accepted,
+        openapi_extra=_BODY,
+        responses=answers(403, 415, 429),
+        summary="Hand in a document",
+    )
     async def submit(request: Request, who: caller) -> JSONResponse:
         require(who, MAY_SUBMIT)
         key = submissions.parse_idempotency_key(request.headers.get("idempotency-key"))
@@ -107,7 +115,12 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
             raise not_found("document")
         return _view(stored)
 
-    @routes.get(PATH, response_model=PageView, summary="Documents: a sender's own, or the tenant's for its staff")
+    @routes.get(
+        PATH,
+        response_model=PageView,
+        responses=answers(403),
+        summary="Documents: a sender's own, or the tenant's for its staff",
+    )
     async def page(
         who: caller,
         status: Status | None = None,
@@ -157,7 +170,7 @@ async def _read(request: Request, length: int, limit: int) -> bytes:
     if length > limit:
         raise submissions.too_large("text", limit)
     body = bytearray()
-    async for chunk in uploads.steady(request.stream()):
+    async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
             raise submissions.too_large("text", limit)

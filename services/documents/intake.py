@@ -53,9 +53,7 @@ class Intake:
         document_id = new_id()
         incoming = self._storage.receive(str(document_id))
         try:
-            upload = await uploads.receive(
-                uploads.steady(body), content_type, length, incoming, self._settings.max_document_bytes
-            )
+            upload = await uploads.receive(body, content_type, length, incoming, self._settings.max_document_bytes)
             submission = Submission(
                 id=document_id,
                 tenant=who.tenant,

@@ -30,6 +30,7 @@ from services.documents.settings import DocumentsSettings
 from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
 from web import queues
+from web.bodies import pace
 from web.faces import make_face
 from web.probes import Check
 from web.tokens import Bearer
@@ -73,7 +74,7 @@ async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: st
 
 def make_api_face(settings: DocumentsSettings, base: Base, bearer: Bearer) -> FastAPI:
     """The inbox over HTTP."""
-    face = make_face("Documents", live={}, ready={"database": base.database_answers})
+    face = make_face("Documents", live={}, ready={"database": base.database_answers}, pace=pace(settings))
     face.include_router(router(Intake(base.pool, base.storage, base.codec, settings), base.pool, bearer, settings))
     return face
 

@@ -1,6 +1,5 @@
 """A multipart body streamed into storage: parsed, judged and hashed piece by piece, never held as a whole."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from web.problems import Problem, bad_input
 
 OVERHEAD_BYTES = 16 * 1024
 """What boundaries and part headers may add to the file."""
-IDLE_SECONDS = 30.0
-"""Longest wait for the next piece of a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +23,6 @@ class Upload:
     content_type: str
     size: int
     digest: bytes
-
-
-async def steady(body: AsyncIterator[bytes], idle_seconds: float = IDLE_SECONDS) -> AsyncIterator[bytes]:
-    """The same body. Raises a 408 problem when nothing more of it comes for `idle_seconds`."""
-    while True:
-        try:
-            async with asyncio.timeout(idle_seconds):
-                piece = await anext(body)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            detail = f"Nothing came of the body for {idle_seconds:g} seconds; send it again, without a pause."
-            raise Problem(408, "too-slow", detail, field="body", headers={"Connection": "close"}) from None
-        yield piece
 
 
 async def receive(

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from messaging.deadletter import Death, Hop, original_headers
-from messaging.message import MAX_KEY_PART, SUBJECT, TYPE, Key, header_text, headers_to_dict, message_id
+from messaging.message import SUBJECT, TYPE, Key, header_text, headers_to_dict, message_id
+from services.gateway.records import Told
 
 LONGEST_NAME = 200
 LONGEST_ERROR = 1000
@@ -29,29 +30,12 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as it is stored.
+class Letter(Told):
+    """A dead letter as it is stored. `headers` are the original record's, None when the client cannot read them."""
 
-    Its identity is (source, consumer, message_id, generation). `headers` are the original record's, None when the
-    client cannot read them. Without a usable key it has neither tenant nor owner.
-    """
-
-    source: str
-    consumer: str
-    message_id: str
-    generation: int
-    tenant: str | None
-    owner: str | None
-    type: str | None
-    subject: str | None
-    reason: str
-    error: str | None
-    attempts: int | None
-    origin: str
     topic: str
     partition: int
     offset: int
-    died_at: datetime
     key: bytes | None
     value: bytes | None
     headers: Headers | None
@@ -95,11 +79,9 @@ def read(record: Record, headers: Headers | None, source: str, consumer: str, no
 
 def _owner(key: bytes | None) -> Key | None:
     try:
-        owner = Key.parse(key)
+        return Key.parse(key)
     except ValueError:
         return None
-    usable = all(len(part) <= MAX_KEY_PART and "\0" not in part for part in owner)
-    return owner if usable else None
 
 
 def _text(text: str | None, longest: int) -> str | None:

@@ -21,11 +21,13 @@ async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:
-    """Copies dead letters into the table, and sends back what staff decided to."""
+    """Copies dead letters into the table, sends back what staff decided to, and forgets what was decided long ago."""
     pool = await parts.open_pool(stack, settings, "gateway-worker", autocommit=False)
     sender = parts.start_sender(stack, settings, pool)
     projector = await parts.start_projector(stack, settings, pool)
-    await stack.enter_async_context(process.serve(parts.make_worker_face(pool, projector, sender), settings))
+    timers = parts.start_timers(stack, settings, pool)
+    face = parts.make_worker_face(pool, projector, sender, timers)
+    await stack.enter_async_context(process.serve(face, settings))
 
 
 STARTS = {"api": start_api, "worker": start_worker}

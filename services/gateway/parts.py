@@ -11,8 +11,10 @@ from messaging.database import Pool, make_pool
 from messaging.lag import Lag
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
+from messaging.timers import Timers
 from schemas import topics
 from schemas.topics import Topics
+from services.gateway import upkeep
 from services.gateway.api import consumers, letters, workers
 from services.gateway.decisions import Decisions
 from services.gateway.forwarding import Forwarding
@@ -21,6 +23,7 @@ from services.gateway.sender import Sender
 from services.gateway.settings import GatewaySettings
 from services.gateway.upstream import Upstream
 from services.gateway.workers import Workers
+from web.bodies import pace
 from web.faces import make_face
 from web.probes import Check
 from web.tokens import Bearer
@@ -72,7 +75,7 @@ def make_api_face(
 ) -> FastAPI:
     """The public origin."""
     listed = topics.load()
-    face = make_face("Gateway", live={}, ready={"database": _answers(pool)})
+    face = make_face("Gateway", live={}, ready={"database": _answers(pool)}, pace=pace(settings))
     decisions = Decisions(pool, subscriptions(listed).keys())
     face.include_router(letters.router(pool, bearer, decisions, settings.operator_tenant))
     face.include_router(consumers.router(bearer, consumers.Consumers(lag, listed)))
@@ -83,9 +86,13 @@ def make_api_face(
     return face
 
 
-def make_worker_face(pool: Pool, projector: Projector, sender: Sender) -> FastAPI:
+def make_worker_face(pool: Pool, projector: Projector, sender: Sender, timers: Timers) -> FastAPI:
     """How the worker is. One that waits for a server that is away is alive."""
-    live: dict[str, Check] = {"projector": projector.healthy, "sender": sender.healthy}
+    live: dict[str, Check] = {
+        "projector": projector.healthy,
+        "sender": sender.healthy,
+        "timers": timers.healthy,
+    }
     return make_face("Gateway worker", live=live, ready={"database": _answers(pool)})
 
 
@@ -108,6 +115,14 @@ def start_sender(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -
     stack.push_async_callback(sender.stop, settings.drain_seconds)
     sender.start()
     return sender
+
+
+def start_timers(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -> Timers:
+    """The claimed timers."""
+    timers = Timers(pool, upkeep.timers(settings.letter_retention_days))
+    stack.push_async_callback(timers.stop)
+    timers.start()
+    return timers
 
 
 def _answers(pool: Pool) -> Check:

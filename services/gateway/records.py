@@ -1,4 +1,4 @@
-"""The shapes of what is read back from the table of dead letters."""
+"""The shapes of a dead letter: what is known of one, and what is read back from the table."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,10 +32,12 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A dead letter as it stands, without the record itself."""
+class Told:
+    """What a dead letter says of itself.
 
-    id: UUID
+    Its identity is (source, consumer, message_id, generation). Without a usable key it has neither tenant nor owner.
+    """
+
     source: str
     consumer: str
     message_id: str
@@ -48,8 +50,15 @@ class Listed:
     error: str | None
     attempts: int | None
     origin: str
-    size_bytes: int
     died_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Told):
+    """A dead letter as it stands, without the record itself."""
+
+    id: UUID
+    size_bytes: int
     stored_at: datetime
     state: State
     decided_by: str | None

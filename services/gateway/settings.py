@@ -9,7 +9,7 @@ from messaging.settings import ProcessSettings
 
 
 class GatewaySettings(ProcessSettings):
-    """Variables ``WORKBOT_<NAME>``; times in seconds."""
+    """Variables ``WORKBOT_<NAME>``; times in seconds unless named otherwise."""
 
     documents_url: str = Field(
         "http://127.0.0.1:3310", pattern=r"^http://[^/?#@]+$", description="Origin of the documents API."
@@ -27,6 +27,10 @@ class GatewaySettings(ProcessSettings):
         "gateway.dead-letters",
         min_length=1,
         description="Consumer group of the dead-letter projector; a new name reads every dead letter anew.",
+    )
+
+    letter_retention_days: float = Field(
+        30.0, gt=0, description="How long a dead letter that was sent back or discarded stays to be seen."
     )
 
     @field_validator("workers", mode="before")

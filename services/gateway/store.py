@@ -120,6 +120,16 @@ update dead_letters set state = 'open', decided_by = null, decided_at = null, le
 where id = %s and state = 'sending'
 """)
 
+_DELETE_RESOLVED = _query("""
+delete from dead_letters where id in (
+    select id from dead_letters
+    where state in ('sent', 'discarded')
+      and decided_at < clock_timestamp() - make_interval(secs => %(keep)s)
+      and coalesce(sent_at, decided_at) < clock_timestamp() - make_interval(secs => %(keep)s)
+    order by decided_at limit %(limit)s
+)
+""")
+
 _UNOWNED = _query("select source, count(*) from dead_letters where tenant is null and state = 'open' group by source")
 
 
@@ -226,6 +236,11 @@ async def sent(conn: Connection, ids: Sequence[UUID]) -> None:
 async def refused(conn: Connection, letter_id: UUID, error: str) -> None:
     """This one cannot be sent back; it is open again and says why."""
     await conn.execute(_REFUSED, (error, letter_id))
+
+
+async def delete_resolved(conn: Connection, keep_seconds: float, limit: int) -> int:
+    """Delete up to `limit` letters that were sent or discarded more than `keep_seconds` ago; returns how many."""
+    return (await conn.execute(_DELETE_RESOLVED, {"keep": keep_seconds, "limit": limit})).rowcount
 
 
 async def unowned(conn: Connection) -> dict[str, int]:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from loadtest import pdf
-from tests.documents.conftest import Face, Home
+from tests.documents.conftest import Face
+from tests.fixtures.processes import Home
 from web import tokens
 
 PATH = "/api/documents"

@@ -1,14 +1,17 @@
 """What is handed in is kept once, whole, with its events; repeats, crowds and limits included."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,8 +20,10 @@ from loadtest import pdf
 from messaging.codec import Codec
 from messaging.message import TYPE, VERSION
 from schemas.events import DocumentReadingRequested, DocumentReceived
-from tests.documents.conftest import Face, Home, StartFace
+from tests.documents.conftest import Face, StartFace
 from tests.documents.processes import resident_bytes
+from tests.fixtures.processes import Home
+from web import tokens
 
 PATH = "/api/documents"
 PDF = pdf.write([["INVOICE", "Supplier: Acme"]], identity=b"0" * 16).data
@@ -283,3 +288,25 @@ def test_a_path_is_never_made_of_what_a_client_says(face: Face, sender: httpx.Cl
         assert sender.post(PATH, files={"file": (name, b"hello", "text/plain")}).status_code == 202
     assert sorted(path.name for path in outside.iterdir()) == before
     assert all(len(name) == 36 for name in face.files())
+
+
+def test_a_dripping_upload_is_cut_off_and_leaves_nothing(start_process: StartFace, tenant: str) -> None:
+    with start_process("api", body_grace_seconds=1, body_bytes_per_second=1000) as slow:
+        token = tokens.issue(slow.secret, "ann", tenant, ["sender"], 60)
+        address = urlsplit(slow.url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+            connection.sendall(
+                f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+                f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
+                '--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'.encode()
+            )
+            connection.settimeout(0.05)
+            answer, deadline = b"", time.monotonic() + 30
+            while not answer and time.monotonic() < deadline:
+                with contextlib.suppress(ConnectionError):
+                    connection.send(b"a")
+                with contextlib.suppress(TimeoutError):
+                    answer = connection.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 408 "), answer
+        assert b"urn:workbot:problem:too-slow" in answer
+        assert slow.files() == []

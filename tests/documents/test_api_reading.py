@@ -5,7 +5,8 @@ import uuid
 import httpx
 import pytest
 
-from tests.documents.conftest import Face, Home
+from tests.documents.conftest import Face
+from tests.fixtures.processes import Home
 
 PATH = "/api/documents"
 

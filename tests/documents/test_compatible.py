@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled
+from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled, Unavailable
 from services.documents.fields import Field
 from services.documents.providers import CompatibleReader, Document, Reading
 from services.documents.providers.compatible import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS, wait_seconds
@@ -127,9 +127,16 @@ async def test_a_fault_of_our_settings_costs_no_document(answer: Answer) -> None
     assert error.resource == "provider"
 
 
-@pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 529])
-async def test_trouble_at_the_provider_may_pass(status: int) -> None:
-    assert isinstance(await fails(failure(status, "overloaded")), Retryable)
+@pytest.mark.parametrize("status", [408, 409])
+async def test_trouble_with_one_request_may_pass(status: int) -> None:
+    assert type(await fails(failure(status, "try again"))) is Retryable
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 529])
+async def test_trouble_at_the_provider_may_pass_and_counts_for_its_breaker(status: int) -> None:
+    error = await fails(failure(status, "overloaded"))
+    assert isinstance(error, Unavailable)
+    assert error.resource == "provider"
 
 
 async def test_too_many_requests_is_a_wait_for_everybody() -> None:
@@ -200,14 +207,15 @@ async def test_a_silent_model_is_given_up() -> None:
         return Answer()
 
     async with model(silent, seconds=0.3) as (reader, _):
-        with pytest.raises(Retryable, match=r"0\.3 seconds"):
+        with pytest.raises(Unavailable, match=r"0\.3 seconds"):
             await reader.extract(TEXT)
 
 
-async def test_a_model_that_is_away_may_come_back(unused_tcp_port: int) -> None:
+async def test_a_model_that_is_away_costs_no_document(unused_tcp_port: int) -> None:
     reader = CompatibleReader(f"http://127.0.0.1:{unused_tcp_port}/v1", "small", None, 1.0)
-    with pytest.raises(Retryable, match="could not be reached"):
+    with pytest.raises(Outage, match="could not be reached") as away:
         await reader.extract(TEXT)
+    assert away.value.resource == "provider"
     await reader.aclose()
 
 

@@ -12,8 +12,9 @@ from confluent_kafka import Consumer, Message
 from loadtest import pdf
 from messaging.message import TYPE, headers_to_dict
 from schemas import deploy, topics
-from tests.documents.conftest import Face, Home, StartFace
+from tests.documents.conftest import Face, StartFace
 from tests.documents.processes import children, runs
+from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
 
 PATH = "/api/documents"

@@ -26,8 +26,8 @@ from services.documents.providers import BuiltinReader, Document, Provider, Read
 from services.documents.records import Submission
 from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
-from tests.documents.conftest import Home
 from tests.documents.origin import Answer, serving
+from tests.fixtures.processes import Home
 
 SURE = (Field("supplier", "Acme", 0.95), Field("total", "1.00", 0.9))
 UNSURE = (Field("supplier", "Acme", 0.95), Field("total", "1.00", 0.5))

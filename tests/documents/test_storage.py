@@ -13,7 +13,7 @@ from messaging.database import Pool
 from messaging.errors import NotRetryable, Outage
 from services.documents import upkeep
 from services.documents.storage import LocalStorage
-from tests.documents.conftest import Home
+from tests.fixtures.processes import Home
 
 
 @pytest.fixture

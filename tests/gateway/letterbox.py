@@ -14,8 +14,8 @@ from schemas.topics import DeadLetterTopic
 from services.gateway.letters import Headers
 from services.gateway.projector import Projector
 from services.gateway.sender import Sender
+from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
-from tests.gateway.conftest import Home
 from tests.messaging.harness import subscription
 
 Raw = tuple[bytes | None, bytes | None, Headers]
@@ -57,7 +57,7 @@ async def projecting(
 
 def put(infra: Infra, topic: str, records: Sequence[Raw]) -> None:
     """Produce records as they are."""
-    producer = Producer(producer_config(infra.kafka_bootstrap, "test") | {"message.max.bytes": 2_000_000})
+    producer = Producer(producer_config(infra.kafka_bootstrap, "test") | {"message.max.bytes": 3_000_000})
     for key, value, headers in records:
         producer.produce(topic, key=key, value=value, headers=list(headers))
         producer.poll(0)

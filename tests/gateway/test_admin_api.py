@@ -13,7 +13,8 @@ from messaging.message import new_id
 from schemas import topics
 from services.gateway import store
 from services.gateway.letters import Headers, Letter
-from tests.gateway.conftest import Home, Running, Start, token
+from tests.fixtures.processes import Home, Running, token
+from tests.gateway.conftest import Start
 
 PATH = "/api/admin/dead-letters"
 OPERATOR = "operators"

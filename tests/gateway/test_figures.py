@@ -14,8 +14,9 @@ from messaging.queues import Queue, SenderQueue
 from schemas import topics
 from services.gateway.workers import add_up
 from tests.fixtures.ports import free_port
+from tests.fixtures.processes import Running
 from tests.fixtures.stack import Infra
-from tests.gateway.conftest import Running, Start
+from tests.gateway.conftest import Start
 from tests.gateway.upstreams import Heard, Upstream, answering, says
 
 CONSUMERS, QUEUES = "/api/admin/consumers", "/api/admin/queues"

@@ -14,7 +14,8 @@ import pytest
 
 from services.gateway.forwarding import answer_headers, request_headers
 from tests.documents.processes import resident_bytes
-from tests.gateway.conftest import Running, Start, token
+from tests.fixtures.processes import Running, token
+from tests.gateway.conftest import Start
 from tests.gateway.upstreams import Answer, Heard, Upstream, answering, body, says
 
 PATH = "/api/documents"

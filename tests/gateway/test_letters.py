@@ -84,7 +84,19 @@ def test_what_no_consumer_set_aside_is_known_by_its_place(headers: Headers | Non
 
 @pytest.mark.parametrize(
     "key",
-    [None, b"", b"acme", b":", b"acme:", b":ann", b"\xff:ann", b"a\0:ann", b"acme:" + b"x" * 201, b"x" * 100_000],
+    [
+        None,
+        b"",
+        b"acme",
+        b":",
+        b"acme:",
+        b":ann",
+        b"\xff:ann",
+        b"a\0:ann",
+        b"acme:" + b"x" * 201,
+        ("acme:" + "é" * 101).encode(),
+        b"x" * 100_000,
+    ],
 )
 def test_a_key_that_names_nobody(key: bytes | None) -> None:
     found = letter(ours(), Raw(raw_key=key))

@@ -8,16 +8,17 @@ from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from messaging.database import Pool
+from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
 from services.gateway import store
 from services.gateway.records import Filter, Sight
 from tests.fixtures.outbox import Proxy, host_of
+from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
-from tests.gateway.conftest import Home
 from tests.gateway.letterbox import Raw, dead, letters_of, projecting, put, stored
 from tests.messaging.harness import until
 from tests.messaging.test_garbled import WARM, put_garbled
 
-LARGEST = 1_048_588 + 65_536
+LARGEST = MAX_RECORD_BYTES + 2 * HEADROOM_BYTES
 
 
 async def test_garbage_is_stored_as_it_is_and_the_next_letter_follows(

@@ -14,8 +14,9 @@ from loadtest import pdf
 from schemas import topics
 from tests.documents.processes import resident_bytes
 from tests.fixtures.outbox import Proxy
+from tests.fixtures.processes import Home, Running
 from tests.fixtures.stack import Infra
-from tests.gateway.conftest import Home, Running, Start
+from tests.gateway.conftest import Start
 
 READER = topics.load().subscription("documents.jobs", "reader")
 LETTERS = "/api/admin/dead-letters"

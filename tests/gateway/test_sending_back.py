@@ -16,14 +16,15 @@ from messaging.deadletter import Hop, original_headers
 from messaging.errors import NotRetryable
 from messaging.job import Job
 from messaging.message import header_pairs
+from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
 from services.gateway import sender as sending_back
 from services.gateway import store
 from services.gateway.decisions import Decisions
 from services.gateway.letters import Headers
 from services.gateway.records import Filter, Listed, Sight
 from tests.fixtures.outbox import Proxy, host_of
+from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
-from tests.gateway.conftest import Home
 from tests.gateway.letterbox import Raw, dead, letters_of, projecting, put, sending, stored
 from tests.messaging.harness import Recording, consuming, read_all, subscription, until
 from web.problems import Problem
@@ -196,7 +197,7 @@ async def test_a_letter_kafka_will_not_take_is_open_again_and_says_why(
     infra: Infra, home: Home, pool: Pool, source: str, tenant: str
 ) -> None:
     # As large as the dead-letter topic admits, without the headers of ours that the retry topic needs room for.
-    huge: Raw = (f"{tenant}:ann".encode(), os.urandom(1_048_588 + 65_536 - 100), [])
+    huge: Raw = (f"{tenant}:ann".encode(), os.urandom(MAX_RECORD_BYTES + 2 * HEADROOM_BYTES - 100), [])
     decisions = Decisions(pool, [(source, "reader")])
     put(infra, letters_of(source).name, [huge])
     async with projecting(infra, pool, source), sending(infra, pool, source):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from messaging.errors import Misconfigured, Outage, UnknownEvent
-from messaging.registry import COMPATIBILITY, Registry, Schema
+from messaging.registry import COMPATIBILITY, UNKNOWN_KEPT, UNKNOWN_SECONDS, Registry, Schema
 from tests.fixtures.stack import Infra
 
 FIRST: Schema = {
@@ -101,10 +101,12 @@ async def test_what_was_never_registered_is_named(registry: Registry, subject: s
 
 
 async def test_a_wrong_address_is_not_taken_for_an_unknown_schema(infra: Infra) -> None:
-    """Every record would become a dead letter if it were."""
+    """Every record would become a dead letter if it were, and as well if it used up their attempts."""
     registry = Registry(infra.registry_url.replace("ccompat", "elsewhere"))
-    with pytest.raises(Misconfigured, match="404"):
+    with pytest.raises(Outage, match="404"):
         await registry.schema_by_id(1)
+    with pytest.raises(Misconfigured, match="404"):
+        await registry.lookup("s", FIRST)
     await registry.close()
 
 
@@ -238,6 +240,76 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others() -> No
         assert await second == FIRST
         assert first.cancelled()
         assert len(requests) == 1
+        await registry.close()
+
+
+NOT_FOUND = json.dumps({"error_code": 40403, "message": "not found"}).encode()
+
+
+async def test_an_id_that_does_not_exist_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("messaging.registry.UNKNOWN_SECONDS", 0.5)
+    async with answering("404 Not Found", NOT_FOUND) as (url, requests):
+        registry = Registry(url)
+        began = time.monotonic()
+        for _ in range(200):
+            with pytest.raises(UnknownEvent, match="no schema with id 7"):
+                await registry.schema_by_id(7)
+        assert len(requests) <= 1 + (time.monotonic() - began) / 0.5
+        asked = len(requests)
+        await asyncio.sleep(0.55)
+        with pytest.raises(UnknownEvent):
+            await registry.schema_by_id(7)
+        assert len(requests) == asked + 1, "it may have been registered meanwhile"
+        await registry.close()
+
+
+async def test_an_id_that_was_registered_since_is_found() -> None:
+    answers = [("404 Not Found", NOT_FOUND), ("200 OK", json.dumps({"schema": json.dumps(FIRST)}).encode())]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        status, body = answers.pop(0)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    registry = Registry(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(UnknownEvent):
+        await registry.schema_by_id(7)
+    await asyncio.sleep(UNKNOWN_SECONDS)
+    assert await registry.schema_by_id(7) == FIRST
+    await registry.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_what_is_remembered_of_unknown_ids_is_bounded() -> None:
+    async with answering("404 Not Found", NOT_FOUND) as (url, _):
+        registry = Registry(url)
+        for schema_id in range(UNKNOWN_KEPT + 5):
+            with pytest.raises(UnknownEvent):
+                await registry.schema_by_id(schema_id)
+        assert len(registry._unknown) <= UNKNOWN_KEPT
+        await registry.close()
+
+
+async def test_an_id_that_no_registry_can_give_out_is_not_asked_for() -> None:
+    async with answering("500 Internal Server Error", b"{}") as (url, requests):
+        registry = Registry(url)
+        for schema_id in (2**31, 2**32 - 1):
+            with pytest.raises(UnknownEvent, match=str(schema_id)):
+                await registry.schema_by_id(schema_id)
+        assert not requests
+        await registry.close()
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "404 Not Found", "422 Unprocessable Entity"])
+async def test_a_registry_that_refuses_us_says_nothing_about_the_record(status: str) -> None:
+    async with answering(status, b'{"message": "no"}') as (url, _):
+        registry = Registry(url)
+        with pytest.raises(Outage, match=status[:3]):
+            await registry.schema_by_id(1)
         await registry.close()
 
 

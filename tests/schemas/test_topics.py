@@ -69,8 +69,8 @@ def test_each_consumer_brings_a_retry_and_a_dead_letter_topic(tmp_path: Path) ->
 def test_dead_letters_and_retries_are_kept_and_have_room_for_our_headers(tmp_path: Path) -> None:
     configs = {spec.name: spec.config for spec in load(tmp_path).specs()}
     source = int(configs["orders.events"]["max.message.bytes"])
-    for follower in ("orders.events.letters.retry", "orders.events.letters.dlq"):
-        assert int(configs[follower]["max.message.bytes"]) == source + 64 * 1024
+    for steps, follower in enumerate(("orders.events.letters.retry", "orders.events.letters.dlq"), 1):
+        assert int(configs[follower]["max.message.bytes"]) == source + steps * 64 * 1024
         assert configs[follower]["retention.ms"] == "-1"
     assert configs["orders.events"]["retention.ms"] == str(36 * 3600 * 1000)
     assert configs["orders.jobs"]["retention.ms"] == "-1"

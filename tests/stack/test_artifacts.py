@@ -100,8 +100,10 @@ def test_what_does_not_match_its_hash_is_refused_and_not_kept(
 
 def test_a_file_nobody_has_is_named(tmp_path: Path, repository: Repository, lock: Path) -> None:
     repository.files.clear()
-    with pytest.raises(DownloadFailed, match=r"thing-1\.0\.jar could not be downloaded"):
+    with pytest.raises(DownloadFailed, match=r"thing-1\.0\.jar could not be downloaded") as failed:
         store(tmp_path, repository).jars(lock)
+    for remedy in ("HTTPS_PROXY", "REQUESTS_CA_BUNDLE", "WORKBOT_MAVEN_URL"):
+        assert remedy in str(failed.value)
 
 
 def test_several_at_once_fetch_it_once(tmp_path: Path, repository: Repository, lock: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 
-from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled
+from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled, Unavailable
 from services.documents.providers import prompts
 from services.documents.providers.reading import Document, Reading
 
+PROVIDER = "provider"
+"""What everybody waits for when the model is away."""
 RETRY_AFTER_SECONDS = 1.0
 """The wait when a provider says "too many" and not how long."""
 MAX_RETRY_AFTER_SECONDS = 600.0
@@ -56,10 +58,13 @@ class CompatibleReader:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.post(self._url, content=body)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            # Nobody took the document: whatever is wrong, it is not the document.
+            raise Outage(f"The model could not be reached: {error or type(error).__name__}", PROVIDER) from error
         except (TimeoutError, httpx.TimeoutException):
-            raise Retryable(f"The model did not answer within {self._timeout:g} seconds.") from None
+            raise Unavailable(f"The model did not answer within {self._timeout:g} seconds.", PROVIDER) from None
         except httpx.HTTPError as error:
-            raise Retryable(f"The model could not be reached: {error or type(error).__name__}") from error
+            raise Unavailable(f"The model broke off: {error or type(error).__name__}", PROVIDER) from error
         if not answer.is_success:
             raise refusal(answer.status_code, answer.headers.get("retry-after"), answer.content)
         return Reading(prompts.parse(_content(answer.content)), self._model)
@@ -74,10 +79,12 @@ def refusal(status: int, retry_after: str | None, body: bytes) -> MessagingError
     if status in _SHUT_TO_US or (status == 404 and (message is None or code == "model_not_found")):
         return Outage(
             f"The model's endpoint refuses us ({status}): check its URL, name and key. {message or ''}".strip(),
-            "provider",
+            PROVIDER,
         )
     if status in _DOCUMENT_AT_FAULT:
         return NotRetryable(message or f"The model rejected the document ({status}).", "rejected_by_provider")
+    if status >= 500:
+        return Unavailable(f"The model's endpoint answered {status}. {message or ''}".strip(), PROVIDER)
     return Retryable(f"The model's endpoint answered {status}. {message or ''}".strip())
 
 

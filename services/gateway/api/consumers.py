@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from messaging.lag import Lag, PartitionLag
 from schemas.topics import Topics
+from web.openapi import answers
 from web.tokens import STAFF, Bearer, Identity, require
 
 PATH = "/api/admin/consumers"
@@ -93,7 +94,11 @@ def router(bearer: Bearer, consumers: Consumers) -> APIRouter:
     """The one route."""
     routes = APIRouter(tags=["consumers"])
 
-    @routes.get(PATH, summary="Position, end, lag and age of the oldest unread record, by consumer and partition")
+    @routes.get(
+        PATH,
+        responses=answers(403),
+        summary="Position, end, lag and age of the oldest unread record, by consumer and partition",
+    )
     async def get(who: Annotated[Identity, Depends(bearer)]) -> ConsumersView:
         require(who, STAFF)
         return await consumers.view()

@@ -12,6 +12,7 @@ from messaging.database import Pool
 from services.gateway import store
 from services.gateway.decisions import Decisions
 from services.gateway.records import Content, Filter, Listed, Sight, State
+from web.openapi import answers
 from web.problems import Problem, bad_input, not_found
 from web.tokens import STAFF, Bearer, Identity, require
 
@@ -120,7 +121,7 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
         _check_unowned(seen, wanted.unowned)
         return Filter(**wanted.model_dump())
 
-    @routes.get(PATH, summary="The tenant's dead letters")
+    @routes.get(PATH, responses=answers(403), summary="The tenant's dead letters")
     async def page(
         who: caller,
         source: Word | None = None,
@@ -141,7 +142,11 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
             items=[_view(letter) for letter in found[:limit]], next=found[limit - 1].id if more else None
         )
 
-    @routes.get(PATH + "/{letter_id}", summary="One dead letter, with its headers and the beginning of its value")
+    @routes.get(
+        PATH + "/{letter_id}",
+        responses=answers(403),
+        summary="One dead letter, with its headers and the beginning of its value",
+    )
     async def get(letter_id: str, who: caller) -> WholeLetterView:
         require(who, STAFF)
         known_as = _uuid(letter_id)
@@ -152,12 +157,17 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
             raise not_found("dead letter")
         return WholeLetterView(**_view(letter).model_dump(), **_content(content))
 
-    @routes.post(PATH + "/send-back", status_code=HTTPStatus.ACCEPTED, summary="Send many back to their consumers")
+    @routes.post(
+        PATH + "/send-back",
+        status_code=HTTPStatus.ACCEPTED,
+        responses=answers(403),
+        summary="Send many back to their consumers",
+    )
     async def send_many_back(wanted: Wanted, who: caller) -> DecidedView:
         seen = decider(who)
         return DecidedView(letters=await decisions.many(seen, meant(seen, wanted), "sending", who.sub))
 
-    @routes.post(PATH + "/discard", summary="Discard many")
+    @routes.post(PATH + "/discard", responses=answers(403), summary="Discard many")
     async def discard_many(wanted: Wanted, who: caller) -> DecidedView:
         seen = decider(who)
         return DecidedView(letters=await decisions.many(seen, meant(seen, wanted), "discarded", who.sub))
@@ -165,12 +175,17 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
     @routes.post(
         PATH + "/{letter_id}/send-back",
         status_code=HTTPStatus.ACCEPTED,
+        responses=answers(403, 409),
         summary="Send one back to its consumer, once; 409 tells who did before",
     )
     async def send_back(letter_id: str, who: caller) -> LetterView:
         return _view(await decisions.send_back(decider(who), _uuid(letter_id), who.sub))
 
-    @routes.post(PATH + "/{letter_id}/discard", summary="Discard one: it stays to be seen, and cannot be sent back")
+    @routes.post(
+        PATH + "/{letter_id}/discard",
+        responses=answers(403, 409),
+        summary="Discard one: it stays to be seen, and cannot be sent back",
+    )
     async def discard(letter_id: str, who: caller) -> LetterView:
         return _view(await decisions.discard(decider(who), _uuid(letter_id), who.sub))
 

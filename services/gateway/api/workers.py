@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from messaging.queues import Queue
 from services.gateway.workers import Workers, add_up
+from web.openapi import answers
 from web.tokens import STAFF, Bearer, Identity, require
 
 PATH = "/api/admin/queues"
@@ -30,7 +31,7 @@ def router(bearer: Bearer, workers: Workers) -> APIRouter:
     """The one route."""
     routes = APIRouter(tags=["queues"])
 
-    @routes.get(PATH, summary="What waits and runs, by sender of the caller's tenant")
+    @routes.get(PATH, responses=answers(403), summary="What waits and runs, by sender of the caller's tenant")
     async def queues(request: Request, who: Annotated[Identity, Depends(bearer)]) -> QueuesView:
         require(who, STAFF)
         answers = await workers.ask(request.headers["authorization"])

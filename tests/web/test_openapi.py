@@ -1,0 +1,117 @@
+"""What a face says of itself: every answer it can give, problems included, on a page that needs no other server."""
+
+import re
+from typing import Annotated, Any, cast
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI
+from pydantic import BaseModel
+
+from services.documents import parts as documents
+from services.gateway import parts as gateway
+from web import openapi
+from web.faces import make_face
+from web.problems import MEDIA_TYPE
+from web.tokens import Bearer, Identity
+
+
+class Body(BaseModel):
+    text: str
+
+
+def small() -> FastAPI:
+    face = make_face("Small <&>", live={}, ready={})
+    caller = Annotated[Identity, Depends(Bearer("k" * 32))]
+
+    @face.get("/open")
+    async def open_() -> str:
+        return ""
+
+    @face.post("/things/{thing_id}", responses=openapi.answers(409), summary="Put <b>one</b> there")
+    async def put(thing_id: str, body: Body, who: caller, size: int = 0) -> str:
+        return ""
+
+    return face
+
+
+def real() -> dict[str, FastAPI]:
+    nothing, bearer = cast(Any, MagicMock()), Bearer("k" * 32)
+    return {
+        "documents api": documents.make_api_face(nothing, nothing, bearer),
+        "documents worker": documents.make_worker_face(nothing, nothing, nothing, nothing, bearer),
+        "gateway api": gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing),
+        "gateway worker": gateway.make_worker_face(nothing, nothing, nothing, nothing),
+    }
+
+
+FACES = {"small": small(), **real()}
+
+
+def statuses(face: FastAPI, method: str, path: str) -> set[int]:
+    return {int(status) for status in face.openapi()["paths"][path][method]["responses"]}
+
+
+def test_each_operation_lists_the_problems_it_can_answer() -> None:
+    assert statuses(small(), "get", "/open") == {200}
+    assert statuses(small(), "post", "/things/{thing_id}") == {200, 401, 404, 408, 409, 413, 422, 500, 503}
+
+
+def test_those_of_the_real_routes() -> None:
+    faces = real()
+    always = {401, 500, 503}
+    api, front = faces["documents api"], faces["gateway api"]
+    assert statuses(api, "post", "/api/documents") == always | {202, 403, 408, 413, 415, 422, 429}
+    assert statuses(api, "get", "/api/documents") == always | {200, 403, 422}
+    assert statuses(api, "get", "/api/documents/{document_id}") == always | {200, 404, 422}
+    letters = "/api/admin/dead-letters"
+    assert statuses(front, "get", letters) == always | {200, 403, 422}
+    assert statuses(front, "post", letters + "/{letter_id}/send-back") == always | {202, 403, 404, 409, 422}
+    assert statuses(front, "post", letters + "/discard") == always | {200, 403, 408, 413, 422}
+    assert statuses(front, "get", "/api/admin/queues") == always | {200, 403}
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))
+def test_problems_have_one_schema_and_the_frameworks_own_is_gone(face: FastAPI) -> None:
+    document = face.openapi()
+    assert openapi.SCHEMA in document["components"]["schemas"]
+    assert "ValidationError" not in str(document)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400 and path not in ("/healthz", "/readyz"):
+                    assert answer["content"] == {
+                        MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{openapi.SCHEMA}"}}
+                    }, (method, path, status)
+    refs = set(re.findall(r"#/components/schemas/(\w+)", str(document)))
+    assert refs <= document["components"]["schemas"].keys()
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))
+async def test_the_page_shows_every_operation_and_loads_nothing(face: FastAPI) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(face), base_url="http://face") as client:
+        answer = await client.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = answer.text
+    assert re.findall(r"(?:src|href|action)=.([^\"' >]*)", page) == ["openapi.json"]
+    assert "//" not in re.sub(r"<pre>.*?</pre>", "", page, flags=re.DOTALL)
+    for path, methods in face.openapi()["paths"].items():
+        for method in methods:
+            assert f'data-method="{method.upper()}" data-path="{path}"' in page
+
+
+async def test_the_page_escapes_what_it_shows() -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(small()), base_url="http://face") as client:
+        page = (await client.get("/docs")).text
+    assert "Small &lt;&amp;&gt; API" in page
+    assert "Put &lt;b&gt;one&lt;/b&gt; there" in page
+
+
+async def test_what_is_listed_is_what_is_answered() -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(small()), base_url="http://face") as client:
+        answer = await client.post("/things/1", json={})
+    assert answer.status_code == 401
+    listed = small().openapi()["components"]["schemas"][openapi.SCHEMA]
+    assert set(listed["required"]) <= answer.json().keys() <= listed["properties"].keys()
