@@ -2,6 +2,7 @@
 
     MessagingError
     ├── Retryable              try again later; costs an attempt
+    │   └── Unavailable        a part we all need failed this job; many in a row open its breaker, like an outage
     ├── Throttled              the other side asks us to wait; costs nothing, closes the gate for everybody
     ├── Outage                 a part we all need (database, registry, broker) is away; pause, cost nothing
     ├── NotRetryable           no retry can fix it; dead letter after this attempt
@@ -22,6 +23,17 @@ class MessagingError(Exception):
 
 class Retryable(MessagingError):
     """The attempt failed in a way that may pass."""
+
+
+class Unavailable(Retryable):
+    """A dependency that all jobs share failed this one: an error of its own, or no answer in time.
+
+    Retried at the job's cost, unless so many jobs in a row met it that `resource` must be away for everybody.
+    """
+
+    def __init__(self, message: str, resource: str) -> None:
+        super().__init__(message)
+        self.resource = resource
 
 
 class Throttled(MessagingError):

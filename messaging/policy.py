@@ -44,7 +44,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One consumer of one topic, with the topics that follow from it by rule."""
+    """One consumer of one topic, with the topics that follow from it by rule.
+
+    dead_letter_share  when more than this share of the last jobs, over the senders, would die of the same reason, the
+                       consumer stops and alarms instead; 1.0 turns that off
+    """
 
     consumer: str
     topic: str
@@ -52,6 +56,7 @@ class Subscription:
     dead_letter_topic: str
     policy: Policy
     backoff: Backoff
+    dead_letter_share: float = 0.5
 
     @property
     def group(self) -> str:

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from messaging.consumer import FairConsumer, Limits
 from messaging.database import Connection, Pool
-from messaging.errors import MessagingError, NotRetryable
-from messaging.job import Handler, Job
+from messaging.errors import MessagingError, Undecodable
+from messaging.job import Handler, Job, Reader
 from messaging.policy import Backoff, Policy, Subscription
 from messaging.presence import Presence
 from messaging.producer import ConfirmedProducer, producer_config
@@ -63,7 +63,7 @@ class JsonReader:
         try:
             event = json.loads(value or b"")
         except ValueError as error:
-            raise NotRetryable("The record is not JSON.", "undecodable") from error
+            raise Undecodable("The record is not JSON.") from error
         return None if event == "not ours" else (event, self.handler)
 
 
@@ -87,13 +87,20 @@ async def consuming(
     pool: Pool | None = None,
     conninfo: str | None = None,
     limits: Limits | None = None,
+    reader: Reader | None = None,
 ) -> AsyncIterator[FairConsumer]:
-    """Run a consumer for the block, drained and closed after it."""
+    """Run a consumer for the block, drained and closed after it. Without a `reader` its events are JSON."""
     producer = ConfirmedProducer(bootstrap, "test")
     producer.open()
     presence = Presence(conninfo, sub.consumer) if conninfo is not None else None
     consumer = FairConsumer(
-        sub, JsonReader(handler), bootstrap=bootstrap, producer=producer, pool=pool, presence=presence, limits=limits
+        sub,
+        reader or JsonReader(handler),
+        bootstrap=bootstrap,
+        producer=producer,
+        pool=pool,
+        presence=presence,
+        limits=limits,
     )
     await consumer.open()
     try:

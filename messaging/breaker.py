@@ -1,0 +1,88 @@
+"""Pure: when failures say more about what all jobs need than about the jobs.
+
+    Breaker  a dependency that answers nobody: jobs wait for it, uncharged
+    Fuse     a consumer that fails everybody (a bad deploy): it stops instead of dead-lettering the whole backlog
+
+Both close by themselves: the gate lets the next jobs try after each pause, and one that goes through ends it. Time is
+passed in, in seconds.
+"""
+
+from collections import Counter, deque
+
+from messaging.message import Key
+
+RUNS, JOBS = 10, 3
+"""Runs that a dependency failed one after the other, none going through between, and how many different jobs they
+must be of: one poisonous job alone ends as a dead letter. When a third of all runs fail by chance, ten in a row come
+once in 60,000 runs; even then a short pause is all that follows.
+"""
+
+WINDOW = 100
+"""Ended jobs that the fuse looks back on."""
+
+LARGEST_PART = 0.5
+"""No one sender may account for more than this part of the deaths: that would be the sender's files, not ours."""
+
+
+TRICKLE_SECONDS = 5.0
+"""While the fuse is blown, one job may die this often: truly broken ones, alone in the queue, come to an end."""
+
+
+class Breaker:
+    """Counts the runs that each resource failed since a job last went through."""
+
+    def __init__(self) -> None:
+        self._runs: Counter[str] = Counter()
+        self._jobs: dict[str, set[str]] = {}
+
+    def failed(self, resource: str, job: str) -> bool:
+        """`resource` failed a run of this job. Whether its breaker is open: then nobody is to be charged."""
+        self._runs[resource] += 1
+        jobs = self._jobs.setdefault(resource, set())
+        if len(jobs) < JOBS:
+            jobs.add(job)
+        return self._runs[resource] >= RUNS and len(jobs) >= JOBS
+
+    def passed(self) -> None:
+        """A job went through."""
+        if self._runs:
+            self._runs.clear()
+            self._jobs.clear()
+
+
+class Fuse:
+    """Blows when more than `share` of the last jobs would die of the same reason, over the senders.
+
+    A share of 1 or more never blows.
+    """
+
+    def __init__(self, share: float, window: int = WINDOW) -> None:
+        self._share = share
+        self._most = int(share * window)
+        self._ended: deque[tuple[str, Key] | None] = deque(maxlen=window)
+        self._blown: str | None = None
+        self._next_death = 0.0
+
+    def holds(self, reason: str, key: Key, now: float) -> bool:
+        """A job of this sender is about to die. True: it must not, the fuse is blown."""
+        if self._share >= 1.0:
+            return False
+        if self._blown == reason:
+            if now < self._next_death:
+                return True
+            self._next_death = now + TRICKLE_SECONDS
+            return False
+        self._ended.append((reason, key))
+        senders = Counter(ended[1] for ended in self._ended if ended is not None and ended[0] == reason)
+        deaths = senders.total()
+        if deaths <= self._most or max(senders.values()) > deaths * LARGEST_PART:
+            return False
+        self._blown, self._next_death = reason, now + TRICKLE_SECONDS
+        return True
+
+    def passed(self) -> None:
+        """A job went through; after a blown fuse the count starts anew."""
+        if self._blown is not None:
+            self._blown = None
+            self._ended.clear()
+        self._ended.append(None)
