@@ -17,12 +17,19 @@ must be of: one poisonous job alone ends as a dead letter. When a third of all r
 once in 60,000 runs; even then a short pause is all that follows.
 """
 
+CHARGE_SECONDS = 3600.0
+"""While a breaker is open, one failed run is charged this often: jobs that no provider can bear, alone in the queue,
+come to an end, and an outage of an hour costs nobody anything.
+"""
+
 WINDOW = 100
 """Ended jobs that the fuse looks back on."""
 
 LARGEST_PART = 0.5
 """No one sender may account for more than this part of the deaths: that would be the sender's files, not ours."""
 
+CLOSING_PART = 0.5
+"""A blown fuse closes when the share of deaths has come down to this part of what blew it."""
 
 TRICKLE_SECONDS = 5.0
 """While the fuse is blown, one job may die this often: truly broken ones, alone in the queue, come to an end."""
@@ -34,26 +41,34 @@ class Breaker:
     def __init__(self) -> None:
         self._runs: Counter[str] = Counter()
         self._jobs: dict[str, set[str]] = {}
+        self._next_charge: dict[str, float] = {}
 
-    def failed(self, resource: str, job: str) -> bool:
-        """`resource` failed a run of this job. Whether its breaker is open: then nobody is to be charged."""
+    def failed(self, resource: str, job: str, now: float) -> bool:
+        """`resource` failed a run of this job. Whether its breaker is open: then the run is not to be charged."""
         self._runs[resource] += 1
         jobs = self._jobs.setdefault(resource, set())
         if len(jobs) < JOBS:
             jobs.add(job)
-        return self._runs[resource] >= RUNS and len(jobs) >= JOBS
+        if self._runs[resource] < RUNS or len(jobs) < JOBS:
+            return False
+        if now >= self._next_charge.setdefault(resource, now + CHARGE_SECONDS):
+            self._next_charge[resource] = now + CHARGE_SECONDS
+            return False
+        return True
 
     def passed(self) -> None:
         """A job went through."""
         if self._runs:
             self._runs.clear()
             self._jobs.clear()
+            self._next_charge.clear()
 
 
 class Fuse:
     """Blows when more than `share` of the last jobs would die of the same reason, over the senders.
 
-    A share of 1 or more never blows.
+    Jobs that die of that reason are then held, but for a trickle, and the others go on; it closes when the share has
+    come down. A share of 1 or more never blows.
     """
 
     def __init__(self, share: float, window: int = WINDOW) -> None:
@@ -67,22 +82,24 @@ class Fuse:
         """A job of this sender is about to die. True: it must not, the fuse is blown."""
         if self._share >= 1.0:
             return False
-        if self._blown == reason:
-            if now < self._next_death:
-                return True
-            self._next_death = now + TRICKLE_SECONDS
-            return False
         self._ended.append((reason, key))
-        senders = Counter(ended[1] for ended in self._ended if ended is not None and ended[0] == reason)
-        deaths = senders.total()
-        if deaths <= self._most or max(senders.values()) > deaths * LARGEST_PART:
-            return False
-        self._blown, self._next_death = reason, now + TRICKLE_SECONDS
-        return True
+        if self._blown is None:
+            senders = self._senders(reason)
+            deaths = senders.total()
+            if deaths <= self._most or max(senders.values()) > deaths * LARGEST_PART:
+                return False
+            self._blown, self._next_death = reason, now + TRICKLE_SECONDS
+            return True
+        if reason != self._blown or now < self._next_death:
+            return reason == self._blown
+        self._next_death = now + TRICKLE_SECONDS
+        return False
 
     def passed(self) -> None:
-        """A job went through; after a blown fuse the count starts anew."""
-        if self._blown is not None:
-            self._blown = None
-            self._ended.clear()
+        """A job went through."""
         self._ended.append(None)
+        if self._blown is not None and self._senders(self._blown).total() <= self._most * CLOSING_PART:
+            self._blown = None
+
+    def _senders(self, reason: str) -> Counter[Key]:
+        return Counter(ended[1] for ended in self._ended if ended is not None and ended[0] == reason)

@@ -22,8 +22,8 @@ Cost: members that run nothing lie in a heap, the few that run something are sca
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from messaging.message import Key
 from messaging.policy import Policy
@@ -42,8 +42,7 @@ REACH = 2
 """So many of the longest recent jobs is the most that a member may be ahead of or behind its level when it starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A start: whose, and whether the slot is lent (beyond the sender's or its tenant's guarantee)."""
 
     key: Key
@@ -128,14 +127,20 @@ class Fairness:
         sender = tenant.senders.members.get(key)
         if sender is None:
             sender = tenant.senders.members[key] = _Sender(key, self._weight_of(key))
-        self._count(tenant, sender, waiting=jobs)
+        if sender.waiting:
+            # It and its tenant have their places already.
+            sender.waiting += jobs
+            tenant.waiting += jobs
+            self.waiting += jobs
+        else:
+            self._count(tenant, sender, jobs, 0)
 
     def remove(self, key: Key, jobs: int = 1) -> None:
         """So many waiting jobs of this sender left without a start. Raises ValueError when it has fewer."""
         sender = self._find(key)
         if sender is None or sender.waiting < jobs:
             raise ValueError(f"{key} has fewer than {jobs} jobs waiting")
-        self._count(self._tenants.members[key.tenant], sender, waiting=-jobs)
+        self._count(self._tenants.members[key.tenant], sender, -jobs, 0)
 
     def pick(self) -> Pick | None:
         """Start the next job: the slot is taken and the sender charged an estimate. None: nobody may start now."""
@@ -151,7 +156,7 @@ class Fairness:
         among_tenants = self._tenants.start(tenant, estimate, reach)
         sender.starts.append((estimate, among_tenants, tenant.senders.start(sender, estimate, reach)))
         sender.turn = tenant.turn = next(self._tickets)
-        self._count(tenant, sender, waiting=-1, running=1)
+        self._count(tenant, sender, -1, 1)
         return Pick(sender.key, lent)
 
     def finished(self, key: Key, slot_seconds: float | None) -> None:
@@ -168,14 +173,17 @@ class Fairness:
             self._tenants.undo(tenant, among_tenants)
             tenant.senders.undo(sender, in_tenant)
         else:
-            used = max(0.0, slot_seconds)
+            used = slot_seconds if slot_seconds > 0.0 else 0.0
             self._tenants.charge(tenant, used - estimate)
             tenant.senders.charge(sender, used - estimate)
             self._estimate += SMOOTHING * (used - self._estimate)
             self._longest = max(used, self._longest - used / LONG_MEMORY)
-        self._count(tenant, sender, running=-1)
+        self._count(tenant, sender, 0, -1)
 
     def _choose(self, *, guaranteed: bool) -> tuple[_Tenant, _Sender] | None:
+        first = self._tenants.unrivalled()
+        if first is not None and (one := first.senders.unrivalled()) is not None:
+            return first, one
         capped = guaranteed or not self.policy.lend
 
         def sender_fits(sender: _Sender) -> bool:
@@ -197,7 +205,7 @@ class Fairness:
         # The small term keeps 10 x (1/10) from being rounded down to 0.
         return max(1, int(self.total * tenant.weight / self._tenants.weights + 1e-9))
 
-    def _count(self, tenant: _Tenant, sender: _Sender, *, waiting: int = 0, running: int = 0) -> None:
+    def _count(self, tenant: _Tenant, sender: _Sender, waiting: int, running: int) -> None:
         tenant.senders.count(sender.key, sender, waiting, running, self._tickets)
         self._tenants.count(tenant.name, tenant, waiting, running, self._tickets)
         self.waiting += waiting

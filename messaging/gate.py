@@ -7,22 +7,22 @@ LONGEST_PAUSE = 5.0
 class Gate:
     """Held shut by what all jobs need: a database or registry that is away, a provider that says "wait".
 
-    An outage is probed: each pause of a resource in a row is twice as long, up to LONGEST_PAUSE, then the next jobs
-    try again. One success forgets it.
+    An outage is probed: each pause of a resource in a row is twice as long, up to the longest, then the next jobs try
+    again. One success forgets it.
     """
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
         self._pauses: dict[str, int] = {}
 
-    def pause(self, resource: str, now: float) -> float:
+    def pause(self, resource: str, now: float, longest: float = LONGEST_PAUSE) -> float:
         """An outage of `resource` was met; returns the seconds it holds the gate. Many in one pause count once."""
         until = self._until.get(resource, 0.0)
         if until > now:
             return until - now
         pauses = self._pauses.get(resource, 0)
         self._pauses[resource] = pauses + 1
-        seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(pauses, 16))
+        seconds = min(longest, FIRST_PAUSE * 2.0 ** min(pauses, 16))
         self._until[resource] = now + seconds
         return seconds
 

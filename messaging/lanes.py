@@ -7,52 +7,13 @@ backlog hide the others.
 """
 
 from array import array
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
 
-from messaging.message import Key, RawHeaders
-from messaging.offsets import PartitionOffsets
-
-NOBODY = Key("-", "-")
-"""Whose slots a record without a readable key uses; it can only become a dead letter."""
-
-
-class RawRecord(Protocol):
-    """What a lane needs of a Kafka message."""
-
-    def key(self) -> bytes | None: ...
-    def value(self) -> bytes | None: ...
-    def headers(self) -> RawHeaders: ...
-    def offset(self) -> int | None: ...
-
-
-class Partition:
-    """One partition for as long as it is assigned. `active` ends with the assignment: late results see it."""
-
-    __slots__ = ("active", "is_retry", "number", "offsets", "topic")
-
-    def __init__(self, topic: str, number: int, *, is_retry: bool) -> None:
-        self.topic = topic
-        self.number = number
-        self.is_retry = is_retry
-        self.active = True
-        self.offsets = PartitionOffsets()
-
-
-class Entry:
-    """One record on its way through the scheduler. `ready_at` is Unix time; `due`: its retry time has passed."""
-
-    __slots__ = ("due", "key", "offset", "partition", "ready_at", "record", "size")
-
-    def __init__(self, key: Key, partition: Partition, offset: int, record: RawRecord, size: int, ready_at: float):
-        self.key = key
-        self.partition = partition
-        self.offset = offset
-        self.record = record
-        self.size = size
-        self.ready_at = ready_at
-        self.due = False
+from messaging.entries import Entry, Partition
+from messaging.message import Key
+from messaging.refill import shares
 
 
 class _Lane:
@@ -75,29 +36,41 @@ class Lanes:
         self._window = window
         self._low = window // 4
         self._budget = budget
-        self._hungry: dict[Key, None] = {}
+        self._parked: dict[Partition, dict[Key, None]] = {}  # the lanes with parked records there
+        self._hungry: dict[Partition, dict[Key, None]] = {}  # those of them that run low
+        self._loading: dict[Partition, int] = {}
+        self._no_room_at = budget + 1
         self.payload_bytes = 0
         self.parked = 0
 
+    @property
+    def spare_bytes(self) -> int:
+        """What is left of the budget; less than 0 when records that were put back exceed it."""
+        return self._budget - self.payload_bytes
+
     def window(self) -> int:
         """Payloads a lane may hold now: the full window up to half the budget, then linearly down to none."""
+        if self.payload_bytes * 2 <= self._budget:
+            return self._window
         spare = 2 * (self._budget - self.payload_bytes) / self._budget
         return int(self._window * min(1.0, max(0.0, spare)))
 
     def add(self, entry: Entry) -> bool:
         """Queue a record behind its lane's others. True: it waits with its payload; False: parked."""
-        lane = self._lane(entry.key)
+        lane = self._lanes.get(entry.key) or self._lane(entry.key)
         if lane.parked or lane.loading or len(lane.waiting) >= self.window():
-            offsets = lane.parked.get(entry.partition)
-            if offsets is None:
-                offsets = lane.parked[entry.partition] = array("q")
-            offsets.append(entry.offset)
-            self.parked += 1
+            self._park(lane, entry.key, entry.partition).append(entry.offset)
             self._note_hunger(entry.key, lane)
             return False
         lane.waiting.append(entry)
         self.payload_bytes += entry.size
         return True
+
+    def park(self, key: Key, partition: Partition, offset: int) -> None:
+        """Queue a record by its offset alone: it is read again when its turn comes."""
+        lane = self._lane(key)
+        insort(self._park(lane, key, partition), offset)
+        self._note_hunger(key, lane)
 
     def put_front(self, entry: Entry) -> None:
         """Queue a record before its lane's others: it was taken and could not run, or its retry is due."""
@@ -109,41 +82,59 @@ class Lanes:
         lane = self._lanes[key]
         entry = lane.waiting.popleft()
         self.payload_bytes -= entry.size
-        self._note_hunger(key, lane)
-        if lane.empty():
+        if lane.parked:
+            self._note_hunger(key, lane)
+        elif not lane.waiting and not lane.loading:
             del self._lanes[key]
         return entry
 
     @property
     def hungry(self) -> bool:
-        """Whether some lane runs low and has parked records."""
-        return bool(self._hungry)
+        """Whether `wanted` would find something: some lane runs low, has parked records, and there is room."""
+        if not self._hungry or self.payload_bytes >= self._no_room_at:
+            return False
+        return not self._hungry.keys() <= self._loading.keys()
 
     def wanted(self, most: int = 2000) -> dict[Partition, dict[int, Key]]:
-        """Whose offsets to read again now, about `most` in all. They count as being loaded from here on."""
+        """Whose offsets to read again now, about `most` in all: one pass at a time over a partition (see `refill`).
+
+        They count as being loaded from here on.
+        """
         wanted: dict[Partition, dict[int, Key]] = {}
-        room = self.window()
-        for key in list(self._hungry):
-            if most <= 0:
-                break
-            lane = self._lanes[key]
-            count = min(room - len(lane.waiting), most)
-            if count <= 0:
+        most -= sum(self._loading.values())
+        room, self._no_room_at = self.window(), self._budget + 1
+        for partition, hungry in list(self._hungry.items()):
+            if partition in self._loading:
                 continue
-            del self._hungry[key]
-            most -= count
-            for partition in list(lane.parked):
-                offsets = lane.parked[partition]
-                chosen = offsets[:count]
-                del offsets[: len(chosen)]
-                if not offsets:
-                    del lane.parked[partition]
-                wanted.setdefault(partition, {}).update(dict.fromkeys(chosen, key))
-                lane.loading[partition] = len(chosen)
-                count -= len(chosen)
-                if count <= 0:
-                    break
+            spare = {
+                key: (lane.parked[partition], room - len(lane.waiting))
+                for key in self._parked[partition]
+                if not (lane := self._lanes[key]).loading and len(lane.waiting) < room
+            }
+            # A partition that cannot be read just now must not keep the others from it.
+            if counts := shares(spare, hungry, max(most, self._window)):
+                wanted[partition] = self._load(partition, counts)
+                most -= self._loading[partition]
+            else:
+                # Asked again once a fair part of the budget is free, or at the next tick: not for every record.
+                self._no_room_at = self.payload_bytes - self._budget // 64
         return wanted
+
+    def _load(self, partition: Partition, counts: dict[Key, int]) -> dict[int, Key]:
+        chosen: dict[int, Key] = {}
+        for key, count in counts.items():
+            lane = self._lanes[key]
+            for place in lane.parked:
+                _drop(self._hungry, place, key)
+            offsets = lane.parked[partition]
+            chosen.update(dict.fromkeys(offsets[:count], key))
+            del offsets[:count]
+            lane.loading[partition] = count
+            if not offsets:
+                del lane.parked[partition]
+                _drop(self._parked, partition, key)
+        self._loading[partition] = len(chosen)
+        return chosen
 
     def loaded(self, entry: Entry) -> bool:
         """A record asked for by `wanted` is back. False: its partition was revoked meanwhile."""
@@ -183,10 +174,12 @@ class Lanes:
             lane.waiting = kept
             for partition in [p for p in lane.parked if not p.active]:
                 self.parked -= len(lane.parked.pop(partition))
+                _drop(self._parked, partition, key)
+                _drop(self._hungry, partition, key)
             for partition in [p for p in lane.loading if not p.active]:
                 self.parked -= lane.loading.pop(partition)
-            if not lane.parked:
-                self._hungry.pop(key, None)
+                self._loading.pop(partition, None)
+            self._note_hunger(key, lane)
             if lane.empty():
                 del self._lanes[key]
         return lost
@@ -197,8 +190,19 @@ class Lanes:
             lane = self._lanes[key] = _Lane()
         return lane
 
+    def _park(self, lane: _Lane, key: Key, partition: Partition) -> "array[int]":
+        offsets = lane.parked.get(partition)
+        if offsets is None:
+            offsets = lane.parked[partition] = array("q")
+            self._parked.setdefault(partition, {})[key] = None
+        self.parked += 1
+        return offsets
+
     def _one_loaded(self, key: Key, lane: _Lane, partition: Partition) -> None:
         self.parked -= 1
+        self._loading[partition] -= 1
+        if not self._loading[partition]:
+            del self._loading[partition]
         lane.loading[partition] -= 1
         if not lane.loading[partition]:
             del lane.loading[partition]
@@ -206,4 +210,13 @@ class Lanes:
 
     def _note_hunger(self, key: Key, lane: _Lane) -> None:
         if lane.parked and not lane.loading and len(lane.waiting) <= self._low:
-            self._hungry[key] = None
+            for partition in lane.parked:
+                self._hungry.setdefault(partition, {})[key] = None
+
+
+def _drop(index: dict[Partition, dict[Key, None]], partition: Partition, key: Key) -> None:
+    keys = index.get(partition, {})
+    if key in keys:
+        del keys[key]
+        if not keys:
+            del index[partition]

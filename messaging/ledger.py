@@ -249,15 +249,18 @@ def _columns(runs: Sequence[tuple[str, int, int]]) -> tuple[list[str], list[int]
     return [run[0] for run in runs], [run[1] for run in runs], [run[2] for run in runs]
 
 
-async def clean(conn: Connection, older_than_seconds: float) -> int:
-    """Drop settled rows, attempts and silent workers older than that many seconds; returns the rows dropped."""
-    dropped = 0
+async def clean(conn: Connection, older_than_seconds: float, limit: int) -> int:
+    """Drop settled rows, attempts and silent workers older than that many seconds, up to `limit` rows in all; returns
+    how many. As many as the limit: there may be more."""
+    left = limit
     for statement in (
-        "delete from ledger where state in ('done', 'dead')"
-        " and updated_at < clock_timestamp() - make_interval(secs => %s)",
-        "delete from ledger_attempts where finished_at < clock_timestamp() - make_interval(secs => %s)",
-        "delete from ledger_workers w where beat_at < clock_timestamp() - make_interval(secs => %s)"
-        " and not exists (select from ledger l where l.worker = w.id and l.state = 'started')",
+        "delete from ledger where ctid = any(array(select ctid from ledger where state in ('done', 'dead')"
+        " and updated_at < clock_timestamp() - make_interval(secs => %s) limit %s))",
+        "delete from ledger_attempts where ctid = any(array(select ctid from ledger_attempts"
+        " where finished_at < clock_timestamp() - make_interval(secs => %s) limit %s))",
+        "delete from ledger_workers where ctid = any(array(select ctid from ledger_workers w"
+        " where beat_at < clock_timestamp() - make_interval(secs => %s)"
+        " and not exists (select from ledger l where l.worker = w.id and l.state = 'started') limit %s))",
     ):
-        dropped += (await conn.execute(statement, (older_than_seconds,))).rowcount
-    return dropped
+        left -= (await conn.execute(statement, (older_than_seconds, left))).rowcount
+    return limit - left

@@ -19,7 +19,7 @@ VERSION = "event_version"
 TRACEPARENT = "traceparent"
 
 MAX_KEY_PART = 200
-"""Longest tenant or sender, in characters: a key is stored beside every job, so it stays short."""
+"""Longest tenant or sender, in bytes of UTF-8: a key is stored beside every job, so it stays short."""
 
 MAX_ID = 200
 """Longest message id, in characters, that is used: it is kept beside every job, and in an index."""
@@ -39,8 +39,8 @@ class Key(NamedTuple):
         tenant, colon, sender = raw.decode("utf-8").partition(":")
         if not colon or not tenant or not sender:
             raise ValueError("the record's key is not <tenant>:<sender>")
-        if max(len(tenant), len(sender)) > MAX_KEY_PART:
-            raise ValueError(f"a part of the record's key is longer than {MAX_KEY_PART} characters")
+        if max(len(tenant.encode()), len(sender.encode())) > MAX_KEY_PART:
+            raise ValueError(f"a part of the record's key is longer than {MAX_KEY_PART} bytes")
         if not (tenant + sender).isprintable():
             # Postgres refuses a NUL, and no other control character helps a person who reads it.
             raise ValueError("the record's key holds control characters")
@@ -92,6 +92,13 @@ def headers_to_dict(raw: RawHeaders) -> dict[str, bytes]:
     return {name: value for name, value in header_pairs(raw) if value is not None}
 
 
+def headers_size(raw: RawHeaders) -> int:
+    """About the bytes of all names and values."""
+    if isinstance(raw, list):
+        return sum([len(name) + len(value) if value else len(name) for name, value in raw])
+    return sum(len(name) + len(value or b"") for name, value in header_pairs(raw))
+
+
 def header_text(headers: Mapping[str, bytes], name: str) -> str | None:
     """A header as text, or None when it is missing or not UTF-8 (headers are untrusted)."""
     raw = headers.get(name)
@@ -103,7 +110,12 @@ def header_text(headers: Mapping[str, bytes], name: str) -> str | None:
         return None
 
 
+def given_id(headers: Mapping[str, bytes]) -> str | None:
+    """The record's ce_id, when it has one that can be used."""
+    given = header_text(headers, ID)
+    return given if given and len(given) <= MAX_ID and "\0" not in given else None
+
+
 def message_id(headers: Mapping[str, bytes], origin: str) -> str:
     """What a record is known by: its ce_id, or where it was first written when it has none that can be used."""
-    given = header_text(headers, ID)
-    return given if given and len(given) <= MAX_ID and "\0" not in given else origin
+    return given_id(headers) or origin

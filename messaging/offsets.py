@@ -16,9 +16,10 @@ BLOCK = 16_384
 class _Runs:
     """Disjoint half-open runs [start, end) of offsets by block, ascending, merged where they touch."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("_blocks", "_newest")
 
     def __init__(self) -> None:
+        self._newest: list[int] = []  # the ends of the block that was appended to
         self._blocks: dict[int, tuple[list[int], list[int]]] = {}  # the starts and the ends of each block's runs
 
     def __len__(self) -> int:
@@ -53,6 +54,15 @@ class _Runs:
             starts.insert(index, offset)
             ends.insert(index, offset + 1)
 
+    def append(self, offset: int) -> None:
+        """Add one that is higher than all in it."""
+        ends = self._newest
+        if ends and ends[-1] == offset and offset % BLOCK:
+            ends[-1] = offset + 1
+        else:
+            self.add(offset)
+            self._newest = self._blocks[offset // BLOCK][1]
+
     def first_of_block(self, offset: int) -> tuple[int, int] | None:
         """The first run in the block of that offset."""
         block = self._blocks.get(offset // BLOCK)
@@ -71,7 +81,9 @@ class _Runs:
 
     def first(self) -> int | None:
         """The lowest offset, when all were added in ascending order."""
-        return next((starts[0] for starts, _ in self._blocks.values()), None)
+        for starts, _ in self._blocks.values():
+            return starts[0]
+        return None
 
 
 class PartitionOffsets:
@@ -95,18 +107,22 @@ class PartitionOffsets:
         if not self.pending:
             # Nothing is pending below: the numbers skipped belong to no record.
             self._position = offset
-        self._seen.add(offset)
+        self._seen.append(offset)
         self._next = offset + 1
         self.pending += 1
         return True
 
     def finished(self, offset: int) -> bool:
         """A record is done with. False: it was not pending (never seen, or finished before), and nothing changed."""
+        if self.pending and offset == self._position:
+            self.pending -= 1
+            self._seen.drop_first(offset + 1)
+            self._advance()
+            return True
         if offset not in self._seen or offset in self._finished:
             return False
         self.pending -= 1
         self._finished.add(offset)
-        self._advance()
         return True
 
     def _advance(self) -> None:
@@ -132,8 +148,3 @@ class PartitionOffsets:
     def stored(self) -> int | None:
         """What the broker is known to have stored for us."""
         return self._committed
-
-    @property
-    def oldest_pending(self) -> int | None:
-        """The record that holds the commit back."""
-        return self._seen.first()

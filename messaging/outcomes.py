@@ -5,7 +5,6 @@ letter is produced and confirmed before the ledger closes the job. Repeats are h
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,18 +13,9 @@ from datetime import UTC, datetime
 import structlog
 
 from messaging import deadletter, retry, telemetry
-from messaging.breaker import Breaker, Fuse
 from messaging.database import Connection, Pool, is_outage
-from messaging.errors import (
-    Fenced,
-    LostAttempts,
-    MessagingError,
-    NotRetryable,
-    Outage,
-    Unavailable,
-    Undecodable,
-    UnknownEvent,
-)
+from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage
+from messaging.judge import Judge
 from messaging.ledger import Ledger
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
@@ -40,9 +30,6 @@ TRIES = 5
 """Failures, outages aside, after which an outcome is written without its service's hook: the job is set aside."""
 
 UNWRITABLE = "outcome_unwritable"
-
-FUSE = "fuse"
-"""What holds a consumer that stopped instead of dead-lettering everybody's jobs."""
 
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 5.0
@@ -65,21 +52,13 @@ class Outcomes:
         self._producer = producer
         self._pool = pool
         self._ledger = ledger
-        self._rng = random.Random(seed)  # noqa: S311 - jitter, not a secret
+        self.judge = Judge(subscription, seed)
         self._writers = asyncio.Semaphore(WRITERS)
-        self._breaker = Breaker()
-        self._fuse = Fuse(subscription.dead_letter_share)
         self._owed: list[tuple[str, int, int]] = []  # starts that could not be given back yet
         self.stopping = False
 
-    def passed(self, run: Run) -> None:
-        """A run ended well: what was taken for an outage or for a fault of ours is over."""
-        if run.job is not None:
-            self._breaker.passed()
-            self._fuse.passed()
-
-    async def conclude(self, run: Run) -> Verdict:
-        """Decide and write down. Waits out an outage of the database or of Kafka, unless the process is stopping."""
+    async def conclude(self, run: Run, decision: retry.Decision) -> Verdict:
+        """Write down what the judge decided. Waits out an outage of the database or of Kafka, unless stopping."""
         error = run.error
         assert error is not None
         consumer = self._subscription.consumer
@@ -87,35 +66,18 @@ class Outcomes:
             telemetry.FENCED.labels(consumer).inc()
             run.outcome = "fenced"
             return Again(BUSY_SECONDS)
-        if isinstance(error, Unavailable) and self._breaker.failed(error.resource, run.id):
-            await self.give_back(run)
-            return Held(error.resource, None)
-        match retry.decide(error, run.attempt, self._subscription.backoff, self._rng):
+        match decision:
             case retry.RetryIn(seconds=seconds):
                 telemetry.RETRIES.labels(consumer, type(error).__name__).inc()
                 run.outcome = "retry"
                 return await self._persist(run, error, lambda: self._retry(run, error, seconds))
             case retry.SetAside(reason=reason, message=message):
-                if self._stops_everybody(run, error, reason, message):
-                    await self.give_back(run)
-                    return Held(FUSE, None)
                 telemetry.DEAD_LETTERS.labels(consumer, reason).inc()
                 run.outcome = "dead"
                 return await self._persist(run, error, lambda: self._set_aside(run, error, reason, message))
-            case retry.Wait(seconds=seconds):
+            case retry.Wait() | retry.Pause():
                 await self.give_back(run)
-                return Held("provider", seconds)
-            case retry.Pause(resource=resource):
-                await self.give_back(run)
-                return Held(resource, None)
-
-    def _stops_everybody(self, run: Run, error: MessagingError, reason: str, message: str) -> bool:
-        # What nobody can read must not hold up those behind it; a killer took its process along already.
-        exempt = isinstance(error, Undecodable | UnknownEvent | LostAttempts)
-        if exempt or not self._fuse.holds(reason, run.entry.key, time.monotonic()):
-            return False
-        log.error("fuse.blown", consumer=self._subscription.consumer, reason=reason, job=run.id, error=message)
-        return True
+                return Held()
 
     async def give_back(self, run: Run) -> None:
         """Undo a start, uncharged: the run was stopped by us or by what everybody needs, not by its own fault."""

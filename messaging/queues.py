@@ -54,14 +54,17 @@ class Tally:
         self._tenant = tenant
         self._senders: dict[str, SenderQueue] = {}
 
-    def of(self, key: Key) -> SenderQueue | None:
-        """Where to count this key's jobs; None when it is another tenant's."""
+    def add(self, key: Key, *, waiting: int = 0, running: int = 0, parked: int = 0, delayed: int = 0) -> None:
+        """So many more jobs of this key."""
         if key.tenant != self._tenant:
-            return None
+            return
         queue = self._senders.get(key.sender)
         if queue is None:
             queue = self._senders[key.sender] = SenderQueue(key.sender)
-        return queue
+        queue.waiting += waiting
+        queue.running += running
+        queue.parked += parked
+        queue.delayed += delayed
 
     def queue(self, consumer: str, *, slots: int, in_use: int, held_by: Iterable[str]) -> Queue:
         """The picture that was counted."""

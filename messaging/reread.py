@@ -1,36 +1,39 @@
-"""Read parked records again: a second, groupless consumer that goes over the span of the wanted offsets once."""
+"""Read parked records again, on a thread of its own. Each partition read lately keeps its place (see `replay`)."""
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message
+
+from messaging.replay import Replay
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS = 5.0
-"""Without a record for this long, the partition's bounds are asked again: what was wanted may have been deleted."""
+PLACES = 6
+"""Partitions that keep their place. For one more, the one used longest ago makes room."""
 
-SKIP = 5000
-"""Seek when the next wanted record is further ahead than this many; nearer, reading on is cheaper than a fetch."""
+IDLE_SECONDS = 5.0
+"""Without a wish for this long, all places are given up."""
 
 
 class Rereader:
-    """Fetches single offsets of a partition, in ascending order, on a thread of its own."""
+    """Fetches single offsets of a partition, in ascending order, one wish after another."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self._config: dict[str, str | int | bool] = {
             "bootstrap.servers": bootstrap,
             "client.id": client_id,
-            # Required by the client, used for nothing: this consumer only assigns.
+            # Required by the client, used for nothing: these consumers only assign.
             "group.id": f"{client_id}-unused",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
             "queued.min.messages": 2000,
-            "queued.max.messages.kbytes": 16384,
+            "queued.max.messages.kbytes": 4096,
+            "fetch.queue.backoff.ms": 10,
             "fetch.wait.max.ms": 20,
             "log_level": 3,
         }
@@ -38,11 +41,13 @@ class Rereader:
         self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
+        self._replays: list[Replay] = []  # the one used last at the end
+        self._spare = Replay(self._config, self._stopping)  # connected by the time it is wanted
         self._thread.start()
 
     async def fetch(self, topic: str, partition: int, offsets: Sequence[int]) -> dict[int, Message]:
         """The records at these ascending offsets. One that is missing in the answer does not exist any more."""
-        wish = _Wish(topic, partition, offsets, self._loop.create_future())
+        wish = _Wish((topic, partition), offsets, self._loop.create_future())
         self._work.put(wish)
         return await wish.answer
 
@@ -53,13 +58,12 @@ class Rereader:
         await asyncio.to_thread(self._thread.join, 5.0)
 
     def _run(self) -> None:
-        consumer = Consumer(self._config)
         try:
-            while (wish := self._work.get()) is not None:
+            while (wish := self._next_wish()) is not None:
                 try:
-                    found = self._read(consumer, wish)
+                    found = self._replay(wish.place).read(wish.place, wish.offsets)
                 except KafkaException as error:
-                    log.warning("reread.failed", topic=wish.topic, partition=wish.partition, error=str(error))
+                    log.warning("reread.failed", topic=wish.place[0], partition=wish.place[1], error=str(error))
                     self._work.put(wish)
                     self._stopping.wait(0.5)
                 except Exception as error:
@@ -70,57 +74,40 @@ class Rereader:
                 if self._stopping.is_set():
                     return
         finally:
-            consumer.close()
+            self._give_up()
+            self._spare.close()
 
-    def _read(self, consumer: Consumer, wish: "_Wish") -> dict[int, Message]:
-        place = TopicPartition(wish.topic, wish.partition, wish.offsets[0])
-        low, high = consumer.get_watermark_offsets(place, timeout=5.0)
-        found: dict[int, Message] = {}
-        remaining = [offset for offset in wish.offsets if low <= offset < high]
-        if not remaining:
-            return found
-        consumer.assign([TopicPartition(wish.topic, wish.partition, remaining[0])])
-        index = 0
-        position = remaining[0]
-        heard_at = time.monotonic()
-        while index < len(remaining) and not self._stopping.is_set():
-            if remaining[index] - position > SKIP:
-                position = remaining[index]
-                consumer.seek(TopicPartition(wish.topic, wish.partition, position))
-            records = consumer.consume(500, 0.1)
-            if records:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > PATIENCE_SECONDS:
-                low, _high = consumer.get_watermark_offsets(place, timeout=5.0)
-                while index < len(remaining) and remaining[index] < low:
-                    index += 1
-                heard_at = time.monotonic()
-            for record in records:
-                error = record.error()
-                if error is not None:
-                    raise KafkaException(error)
-                offset = record.offset()
-                assert offset is not None
-                if offset < position:
-                    continue
-                position = offset + 1
-                while index < len(remaining) and remaining[index] < offset:
-                    index += 1
-                if index < len(remaining) and remaining[index] == offset:
-                    found[offset] = record
-                    index += 1
-        consumer.unassign()
-        return found
+    def _next_wish(self) -> "_Wish | None":
+        if self._replays:
+            try:
+                return self._work.get(timeout=IDLE_SECONDS)
+            except Empty:
+                self._give_up()
+        return self._work.get()
+
+    def _replay(self, place: tuple[str, int]) -> Replay:
+        at = next((replay for replay in self._replays if replay.place == place), None)
+        if at is None and len(self._replays) < PLACES:
+            at, self._spare = self._spare, Replay(self._config, self._stopping)
+        elif at is None:
+            at = self._replays.pop(0)
+        else:
+            self._replays.remove(at)
+        self._replays.append(at)
+        return at
+
+    def _give_up(self) -> None:
+        while self._replays:
+            self._replays.pop().close()
 
 
 class _Wish:
-    __slots__ = ("answer", "offsets", "partition", "topic")
+    __slots__ = ("answer", "offsets", "place")
 
     def __init__(
-        self, topic: str, partition: int, offsets: Sequence[int], answer: "asyncio.Future[dict[int, Message]]"
+        self, place: tuple[str, int], offsets: Sequence[int], answer: "asyncio.Future[dict[int, Message]]"
     ) -> None:
-        self.topic = topic
-        self.partition = partition
+        self.place = place
         self.offsets = offsets
         self.answer = answer
 

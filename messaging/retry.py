@@ -8,12 +8,16 @@ import unicodedata
 from dataclasses import dataclass
 
 from messaging.errors import MessagingError, NotRetryable, Outage, Throttled
+from messaging.gate import LONGEST_PAUSE
 from messaging.policy import Backoff
 
 LONGEST_MESSAGE = 500
 """Characters of an error that are kept: it travels in a header and is shown to people."""
 
 EXHAUSTED = "attempts_exhausted"
+
+PROVIDER = "provider"
+"""Whom a job was told to wait by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,18 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The other side named a time, in seconds: everybody waits, nothing is charged."""
+    """`resource` named a time, in seconds: everybody waits, nothing is charged."""
 
     seconds: float
+    resource: str = PROVIDER
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`resource` is away: everybody waits, nothing is charged."""
+    """`resource` is away: everybody waits, at most `longest` seconds between two tries; nothing is charged."""
 
     resource: str
+    longest: float = LONGEST_PAUSE
 
 
 Decision = RetryIn | SetAside | Wait | Pause

@@ -5,7 +5,7 @@ The scheduler (`consumer`) decides when; what becomes of a failure is settled in
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -14,11 +14,11 @@ from messaging import telemetry
 from messaging.batcher import Batcher
 from messaging.database import Connection, Pool, is_outage, single_statements
 from messaging.deadletter import FIRST_HOP, Hop
+from messaging.entries import NOBODY, Entry
 from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage, Retryable, Undecodable
 from messaging.job import Handler, Job, Reader
-from messaging.lanes import NOBODY, Entry
 from messaging.ledger import Found, Grant, Ledger, Start
-from messaging.message import SUBJECT, TRACEPARENT, header_text, headers_to_dict, message_id
+from messaging.message import SUBJECT, TRACEPARENT, given_id, header_text, headers_to_dict
 
 log = structlog.get_logger(__name__)
 
@@ -44,10 +44,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Back to the front of its lane; `resource` holds everything, for `seconds` or (None) as an outage does."""
-
-    resource: str
-    seconds: float | None
+    """Back to the front of its lane, uncharged; the gate was shut for what everybody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +54,37 @@ class Alone:
 
 Verdict = Finished | Again | Held | Alone
 
+FINISHED = Finished()
 
-@dataclass(slots=True)
+
 class Run:
     """The notes on one run. After `execute` either `verdict` or `error` is set. Times are Unix seconds."""
 
-    entry: Entry
-    lent: bool
-    alone: bool
-    id: str
-    generation: int
-    failures: int
-    headers: dict[str, bytes]
-    origin: str
-    started_at: float = field(default_factory=time.time)
+    # Made for every record: what is set later is found on the class until then.
     grant: Grant | None = None
     job: Job | None = None
     handler: Handler | None = None
     error: MessagingError | None = None
     verdict: Verdict | None = None
-    outcome: str = "done"
-    claimed: bool = False
+    outcome = "done"
+    claimed = False
+
+    def __init__(self, entry: Entry, hop: Hop, headers: dict[str, bytes], *, lent: bool, alone: bool) -> None:
+        self.entry = entry
+        self.lent = lent
+        self.alone = alone
+        self.headers = headers
+        self.generation = hop.generation
+        self.failures = hop.failures
+        self._first_origin = hop.origin
+        self.id = given_id(headers) or self.origin
+        self.started_at = time.time()
+
+    @property
+    def origin(self) -> str:
+        """Where the record was first written."""
+        entry = self.entry
+        return self._first_origin or f"{entry.partition.topic}/{entry.partition.number}/{entry.offset}"
 
     @property
     def token(self) -> int:
@@ -109,11 +116,8 @@ class Runs:
     def prepare(self, entry: Entry, *, lent: bool, alone: bool) -> Run:
         """The run of a record that was given a slot. Our own headers count only on a retry topic."""
         raw = entry.record.headers()
-        headers = headers_to_dict(raw)
         hop = Hop(raw) if entry.partition.is_retry else FIRST_HOP
-        origin = hop.origin or f"{entry.partition.topic}/{entry.partition.number}/{entry.offset}"
-        known_as = message_id(headers, origin)
-        return Run(entry, lent, alone, known_as, hop.generation, hop.failures, headers, origin)
+        return Run(entry, hop, headers_to_dict(raw), lent=lent, alone=alone)
 
     async def execute(self, run: Run) -> None:
         """Start, handle, finish. Only cancellation is raised; the scheduler then gives the start back."""
@@ -149,7 +153,7 @@ class Runs:
         except NotRetryable as error:
             unreadable = error
         if read is None and unreadable is None:
-            run.verdict = Finished()
+            run.verdict = FINISHED
             return
         finish = None
         if self._ledger is not None:
@@ -169,12 +173,12 @@ class Runs:
         run.job = Job(
             run.id, run.generation, run.entry.key, run.attempt, event, run.headers, pool=pool, finish=finish
         )
-        # A run is a task of its own, so its trace ends with it.
+        # A run has a context of its own, so its trace ends with it.
         telemetry.enter_trace(header_text(run.headers, TRACEPARENT))
         await run.handler.run(run.job)
         if finish is not None and not run.job.finished and not await self._finishes.submit(run):
             raise Fenced(f"Another run owns job {run.id}.")
-        run.verdict = Finished()
+        run.verdict = FINISHED
 
     async def job_of_the_unread(self, run: Run) -> bool:
         """Read a job that never came to its handler, so that its service hears of the end. False: unreadable."""
@@ -211,7 +215,7 @@ def _granted(run: Run, grant: Grant) -> bool:
         case Found.GRANTED:
             return True
         case Found.DONE | Found.DEAD:
-            run.verdict = Finished()
+            run.verdict = FINISHED
         case Found.NOT_DUE:
             run.verdict = Again(grant.wait_seconds, due=True)
         case Found.BUSY:

@@ -11,22 +11,17 @@ from contextvars import ContextVar
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
+from messaging.durations import Durations
 from messaging.settings import ProcessSettings
 
 # Every metric of the layer. A name exists here or nowhere; label values stay few (never a sender or an id).
 
 JOBS_FINISHED = Counter("workbot_jobs_finished_total", "Runs that ended, by outcome", ["consumer", "outcome"])
-JOB_SECONDS = Histogram(
-    "workbot_job_slot_seconds",
-    "Seconds a job held its slot",
-    ["consumer"],
-    buckets=(0.005, 0.02, 0.1, 0.5, 1, 2, 5, 15, 60, 300),
+JOB_SECONDS = Durations(
+    "workbot_job_slot_seconds", "Seconds a job held its slot", (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 15, 60, 300)
 )
-JOB_WAIT_SECONDS = Histogram(
-    "workbot_job_wait_seconds",
-    "Seconds from ready to started",
-    ["consumer"],
-    buckets=(0.005, 0.02, 0.1, 0.5, 1, 5, 30, 120, 600, 3600),
+JOB_WAIT_SECONDS = Durations(
+    "workbot_job_wait_seconds", "Seconds from ready to started", (0.005, 0.02, 0.1, 0.5, 1, 5, 30, 120, 600, 3600)
 )
 SLOTS_RUNNING = Gauge("workbot_slots_running", "Slots in use", ["consumer"])
 SLOTS_TOTAL = Gauge("workbot_slots_total", "Slots this process may use", ["consumer"])
@@ -75,16 +70,24 @@ _trace: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 class ConsumerMeters:
-    """The metrics that one consumer touches for each job, with their label bound once."""
+    """What one consumer counts for each job. Counters are plain numbers until `flush`: each `inc` takes a lock."""
 
     def __init__(self, consumer: str) -> None:
+        self._consumer = consumer
         self.slot_seconds = JOB_SECONDS.labels(consumer)
         self.wait_seconds = JOB_WAIT_SECONDS.labels(consumer)
-        self.lent = STARTS_LENT.labels(consumer)
-        self.outcomes = {
-            outcome: JOBS_FINISHED.labels(consumer, outcome)
-            for outcome in ("done", "retry", "dead", "released", "fenced")
-        }
+        self.lent = 0
+        self.ended = dict.fromkeys(("done", "retry", "dead", "released", "fenced"), 0)
+        for outcome in self.ended:
+            JOBS_FINISHED.labels(consumer, outcome)
+
+    def flush(self) -> None:
+        """Add what was counted since the last time; called at every tick of the consumer and at its end."""
+        STARTS_LENT.labels(self._consumer).inc(self.lent)
+        self.lent = 0
+        for outcome, jobs in self.ended.items():
+            JOBS_FINISHED.labels(self._consumer, outcome).inc(jobs)
+            self.ended[outcome] = 0
 
 
 def configure_logging(settings: ProcessSettings, process: str) -> None:
@@ -131,7 +134,8 @@ def _add_trace(
 
 def new_traceparent() -> str:
     """A fresh W3C trace context, sampled: version, trace id, span id, flags."""
-    return f"00-{_random.getrandbits(128) or 1:032x}-{_random.getrandbits(64) or 1:016x}-01"
+    ids = _random.randbytes(24).hex()
+    return f"00-{ids[:32]}-{ids[32:]}-01"
 
 
 def current_traceparent() -> str | None:
@@ -142,7 +146,7 @@ def current_traceparent() -> str | None:
 def enter_trace(parent: str | None) -> str:
     """Put the rest of this task into the trace of `parent`, as a new span, or into a trace of its own."""
     match = _TRACEPARENT.fullmatch(parent) if parent else None
-    span = f"00-{match[1]}-{_random.getrandbits(64) or 1:016x}-{match[2]}" if match else new_traceparent()
+    span = f"00-{match[1]}-{_random.randbytes(8).hex()}-{match[2]}" if match else new_traceparent()
     _trace.set(span)
     return span
 

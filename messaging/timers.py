@@ -16,7 +16,9 @@ from messaging import telemetry
 from messaging.database import Connection, Pool, is_outage
 from messaging.errors import Fenced
 
-Work = Callable[[Connection], Awaitable[object]]
+Work = Callable[[Connection], Awaitable[bool | None]]
+"""What a run does, in one transaction, so it takes on no more than that should hold. True: there was more to do, and
+the timer is due again at once."""
 
 LEASE_SECONDS = 30.0
 """How long a silent run keeps its claim: a crashed one is taken over after this."""
@@ -126,8 +128,8 @@ class Timers:
         renewal = asyncio.create_task(self._renew(name, token), name=f"timer-lease-{name}")
         try:
             async with self._pool.connection() as connection:
-                await work(connection)
-                await self._finish(connection, name, token, period, None)
+                more = await work(connection)
+                await self._finish(connection, name, token, 0.0 if more else period, None)
             telemetry.TIMER_RUNS.labels(name, "done").inc()
         except Fenced as error:
             telemetry.TIMER_RUNS.labels(name, "fenced").inc()

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import structlog
 
 from messaging.admin import admin_client, delete_records
+from messaging.entries import Partition
 from messaging.errors import MessagingError
-from messaging.lanes import Partition
 
 log = structlog.get_logger(__name__)
 

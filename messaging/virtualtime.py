@@ -63,27 +63,33 @@ class Level(Generic[Name, M]):
 
     def count(self, name: Name, member: M, waiting: int, running: int, tickets: "count[int]") -> None:
         """Change a member's counts and put it where it is found; forget it when neither is left."""
-        was_waiting = member.waiting
-        was_active = was_waiting or member.running
-        member.waiting += waiting
-        member.running += running
-        active = member.waiting or member.running
-        if active and not was_active:
-            self._active += 1
-            self.weights += member.weight
-            self._heaviest = max(self._heaviest, member.weight)
-        elif was_active and not active:
+        waited, ran = member.waiting, member.running
+        waits = member.waiting = waited + waiting
+        runs = member.running = ran + running
+        if not (waited or ran):
+            if waits or runs:
+                self._active += 1
+                self.weights += member.weight
+                self._heaviest = max(self._heaviest, member.weight)
+        elif not (waits or runs):
             self._active -= 1
             # From 0 again when it can be, so that rounding errors do not add up over the years.
             self.weights = self.weights - member.weight if self._active else 0.0
-        if member.waiting and not was_waiting:
-            member.virtual = max(member.virtual, self.virtual)
+        if waits and not waited:
+            if member.virtual < self.virtual:
+                member.virtual = self.virtual
             member.turn = next(tickets)
-        self._place(member)
-        if not active:
+        if (not waits) is not (not waited) or (not runs) is not (not ran):
+            self._place(member)
+        if not (waits or runs):
             self._forget(name, member, next(tickets))
         if self._debtors:
             self._forget_debtors()
+
+    def unrivalled(self) -> M | None:
+        """Whose turn it is when nobody who runs something can be even with it; None: ask `choose`."""
+        idle = self._first_idle()
+        return idle if idle is not None and idle.weight >= self._heaviest else None
 
     def serves(self, fits: Callable[[M], bool]) -> bool:
         """Whether somebody here may have a slot. `fits` is asked of those who run something."""
@@ -97,7 +103,7 @@ class Level(Generic[Name, M]):
         """
         idle = self._first_idle()
         if idle is not None and idle.weight >= self._heaviest:
-            return idle  # nobody who runs something can be even with it
+            return idle
         candidates = [member for member in self._busy if fits(member)]
         if idle is not None:
             candidates.append(idle)
@@ -114,7 +120,8 @@ class Level(Generic[Name, M]):
             member.virtual = all_ - reach
         elif all_ < mine - reach:
             self.virtual = mine - reach
-        self.charge(member, seconds)
+        member.virtual += seconds / member.weight
+        self.virtual += seconds / self.weights
         return member.virtual - mine, self.virtual - all_
 
     def charge(self, member: M, seconds: float) -> None:

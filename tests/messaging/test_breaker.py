@@ -1,6 +1,7 @@
 """When failures are everybody's: the provider's breaker and the fuse before the dead letters."""
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import strategies as st
 
 from messaging.breaker import JOBS, LARGEST_PART, RUNS, WINDOW, Breaker, Fuse
 from messaging.database import Pool
-from messaging.errors import NotRetryable, Unavailable
+from messaging.errors import NotRetryable, Throttled, Unavailable
 from messaging.job import Job
+from messaging.judge import FUSE
 from messaging.message import Key
-from messaging.outcomes import FUSE
-from messaging.policy import Subscription
+from messaging.policy import Backoff, Policy, Subscription
 from tests.fixtures.stack import Database, Infra
 from tests.messaging.harness import Recording, consuming, read_all, send, until
 
@@ -29,15 +30,23 @@ def test_a_breaker_is_open_exactly_after_ten_failed_runs_of_three_jobs_in_a_row(
             streak.clear()
         else:
             streak.append(job)
-            opened = breaker.failed("provider", str(job))
+            opened = breaker.failed("provider", str(job), 0.0)
             assert opened == (len(streak) >= RUNS and len(set(streak)) >= JOBS)
 
 
 def test_breakers_are_one_per_resource() -> None:
     breaker = Breaker()
-    opened = [breaker.failed(("provider", "fax")[n % 2], str(n)) for n in range(2 * RUNS - 2)]
+    opened = [breaker.failed(("provider", "fax")[n % 2], str(n), 0.0) for n in range(2 * RUNS - 2)]
     assert not any(opened)
-    assert breaker.failed("provider", "x")
+    assert breaker.failed("provider", "x", 0.0)
+
+
+def test_an_open_breaker_charges_one_run_an_hour_so_that_the_unbearable_end() -> None:
+    breaker = Breaker()
+    charged = [
+        second for second in range(0, 4 * 3600, 30) if not breaker.failed("provider", str(second % 90), second)
+    ]
+    assert charged == [*range(0, 270, 30), 270 + 3600, 270 + 7200, 270 + 10800]
 
 
 @given(st.lists(st.tuples(st.sampled_from([ANN, BOB, CEM]), st.booleans()), max_size=3 * WINDOW))
@@ -61,19 +70,51 @@ def test_one_sender_never_blows_it_and_a_bad_deploy_does() -> None:
     fuse = Fuse(0.5)
     assert not any(fuse.holds("malformed_pdf", ANN, 0.0) for _ in range(1000))
     fuse = Fuse(0.5)
-    blown = [fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 100.0) for n in range(60)]
-    assert blown.index(True) == WINDOW // 2
-    assert all(blown[WINDOW // 2 :])
+    held = [fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 100.0) for n in range(60)]
+    assert held.index(True) == WINDOW // 2
+    assert all(held[WINDOW // 2 :])
     later = [fuse.holds("attempts_exhausted", ANN, 100.0 + 0.5 * tenth) for tenth in range(31)]
-    assert [n for n, held in enumerate(later) if not held] == [10, 20, 30], "one every five seconds"
-    fuse.passed()
-    assert not fuse.holds("attempts_exhausted", ANN, 116.0)
+    assert [n for n, kept in enumerate(later) if not kept] == [10, 20, 30], "one every five seconds"
+    assert not fuse.holds("another_reason", ANN, 100.0)
+
+
+@pytest.mark.parametrize("broken", [0.6, 0.75, 0.9])
+def test_a_deploy_that_breaks_most_jobs_and_not_all_is_stopped_too(broken: float) -> None:
+    fuse, rng, died = Fuse(0.5), random.Random(3), 0
+    for _ in range(5000):
+        if rng.random() < broken:
+            died += not fuse.holds("attempts_exhausted", rng.choice([ANN, BOB, CEM]), 0.0)
+        else:
+            fuse.passed()
+    assert died <= WINDOW
+
+
+def test_mended_it_closes_and_counts_anew() -> None:
+    fuse = Fuse(0.5)
+    for n in range(60):
+        fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 0.0)
+    successes = 0
+    while fuse.holds("attempts_exhausted", ANN, 0.0):
+        fuse.passed()
+        fuse.passed()
+        fuse.passed()
+        successes += 3
+        assert successes < 3 * WINDOW
+    assert successes >= WINDOW // 4
+
+
+def test_deaths_with_as_many_successes_between_never_blow_it() -> None:
+    fuse = Fuse(0.5)
+    for n in range(1000):
+        assert not fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 0.0)
+        fuse.passed()
 
 
 def test_different_reasons_do_not_add_up_and_a_share_of_one_turns_it_off() -> None:
     fuse = Fuse(0.5)
     assert not any(fuse.holds(f"reason-{n % 4}", (ANN, BOB, CEM)[n % 3], 0.0) for n in range(400))
-    assert not any(Fuse(1.0).holds("same", (ANN, BOB, CEM)[n % 3], 0.0) for n in range(400))
+    off = Fuse(1.0)
+    assert not any(off.holds("same", (ANN, BOB, CEM)[n % 3], 0.0) for n in range(400))
 
 
 async def test_a_provider_that_fails_everybody_for_a_while_costs_nobody_a_document(
@@ -106,6 +147,62 @@ async def test_a_provider_that_fails_everybody_for_a_while_costs_nobody_a_docume
         states = await (await conn.execute("select state, count(*) from ledger group by state")).fetchall()
     assert states == [("done", 40)]
     assert read_all(infra.kafka_bootstrap, sub.dead_letter_topic) == []
+
+
+async def test_a_success_between_failures_keeps_the_breaker_shut_and_every_failure_charged(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
+) -> None:
+    sub = source(policy=Policy(per_key=1, total=1), backoff=Backoff(attempts=2, base=0.01, cap=0.01))
+    calls = 0
+
+    async def work(job: Job) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % RUNS:
+            raise Unavailable("The model's endpoint answered 500.", "provider")
+
+    handler, held = Recording(work), set[str]()
+    send(infra.kafka_bootstrap, sub.topic, [(f"acme:s{n}", {"n": n}) for n in range(30)])
+    async with consuming(
+        infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo
+    ) as consumer:
+
+        def ended() -> bool:
+            held.update(consumer.scheduler.gate.holders())
+            return len(handler.ends) + calls // RUNS == 30
+
+        await until(ended, 60)
+    assert held == set()
+    assert {start[1] for start in handler.starts} == {1, 2}
+    attempts = {job: attempt for job, attempt, _ in handler.starts}
+    assert len(handler.starts) == sum(attempts.values()), "a run that was not charged"
+
+
+async def test_nothing_starts_after_somebody_was_told_to_wait(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
+) -> None:
+    """Not even while the start that was told so is given back to a slow database."""
+    sub, told = source(policy=Policy(per_key=2, total=10, lend=True)), asyncio.Event()
+
+    async def work(job: Job) -> None:
+        await asyncio.sleep(0.01)
+        if len(handler.starts) <= sub.policy.total:
+            told.set()
+            raise Throttled("too many", 1.0)
+
+    handler = Recording(work)
+    async with consuming(
+        infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo
+    ) as consumer:
+        send(infra.kafka_bootstrap, sub.topic, [(f"acme:s{n % 20}", {"n": n}) for n in range(200)])
+        await told.wait()
+        first = len(handler.starts)
+        await until(lambda: not consumer.scheduler.gate.holders(), what="the wait is over")
+        assert first <= sub.policy.total
+        await until(lambda: len(handler.starts) >= 200 + first, 60)
+    early = [at for _, _, at in handler.starts if at < handler.starts[0][2] + 0.9]
+    assert len(early) <= sub.policy.total
+    assert max(start[1] for start in handler.starts) == 1
 
 
 @pytest.mark.parametrize("senders", [1, 8])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.delayed import Delayed
-from messaging.lanes import Entry, Partition
+from messaging.entries import Bare, Entry, Partition
 from messaging.message import Key, RawHeaders
 
 
@@ -60,3 +60,22 @@ def test_revoked_partitions_are_taken_out_and_the_rest_keeps_its_order() -> None
     assert sorted(each.offset for each in delayed.drop_inactive()) == list(range(0, 100, 3))
     assert [each.offset for each in delayed.due(10.0)] == [offset for offset in range(100) if offset % 3]
     assert delayed.next_in(10.0) is None
+
+
+def test_beyond_the_room_only_the_place_is_kept_and_what_leaves_makes_room() -> None:
+    delayed, home = Delayed(), partition()
+    for offset in range(4):
+        delayed.add(entry(home, offset), float(offset), room=5)
+    assert delayed.payload_bytes == 4
+    assert [each.offset for each in delayed.due(0.0)] == [0]
+    delayed.add(entry(home, 4), 4.0, room=5)
+    delayed.add(entry(home, 5), 5.0)
+    assert delayed.payload_bytes == 6, "what cannot be read again is kept whatever its size"
+    came = delayed.due(9.0)
+    assert [isinstance(each, Bare) for each in came] == [False, True, True, False, False]
+    assert [each.offset for each in came] == [1, 2, 3, 4, 5]
+    assert delayed.payload_bytes == 0
+    delayed.add(entry(home, 6), 1.0)
+    home.active = False
+    delayed.drop_inactive()
+    assert delayed.payload_bytes == 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.lanes import Entry, Lanes, Partition
+from messaging.entries import Entry, Partition
+from messaging.lanes import Lanes
 from messaging.message import Key
 
 NOISY = Key("acme", "noisy")
@@ -142,3 +143,15 @@ def test_order_per_key_and_counts_hold_for_any_sequence(window: int, steps: list
         for key in ready:
             assert lanes.take(key).offset == expected[key].popleft()
             in_memory[key] -= 1
+
+
+def test_a_record_known_by_its_place_alone_is_read_again_in_its_turn() -> None:
+    lanes, partition = Lanes(window=4), Partition("jobs.retry", 0, is_retry=True)
+    for offset in (7, 3, 5):
+        lanes.park(NOISY, partition, offset)
+    assert (lanes.parked, lanes.payload_bytes, lanes.hungry) == (3, 0, True)
+    assert lanes.wanted() == {partition: {3: NOISY, 5: NOISY, 7: NOISY}}
+    for offset in (3, 5, 7):
+        assert lanes.loaded(entry(NOISY, partition, offset))
+    assert [lanes.take(NOISY).offset for _ in range(3)] == [3, 5, 7]
+    assert lanes.parked == 0

@@ -162,9 +162,29 @@ async def test_old_pages_are_dropped_and_open_ones_kept(
     with database.connect() as sync:
         sync.execute("update ledger set updated_at = updated_at - interval '10 days' where message_id <> 'new'")
     async with pool.connection() as conn:
-        assert await clean(conn, 7 * 86400) == 1
+        assert await clean(conn, 7 * 86400, 100) == 1
         rows = await (await conn.execute("select message_id from ledger order by 1")).fetchall()
     assert rows == [("new",), ("open",)]
+
+
+async def test_a_cleaning_takes_no_more_than_it_is_told(
+    pool: Pool, database: Database, present: list[Presence]
+) -> None:
+    """Rows and attempts together; what is left is taken by the next."""
+    ledger = Ledger("reader", present[0].worker)
+    async with pool.connection() as conn:
+        grants = await ledger.begin(conn, [Start(f"m{number}", 0) for number in range(5)])
+        for number, grant in enumerate(grants):
+            await ledger.finish(conn, f"m{number}", 0, grant.token)
+    with database.connect() as sync:
+        sync.execute("update ledger set updated_at = updated_at - interval '10 days'")
+        sync.execute(
+            "insert into ledger_attempts select 'reader', 'm0', 0, 1, 't', 's', null, 1, at, at, at, 'done'"
+            " from (values (now() - interval '10 days'), (now())) as moments(at)"
+        )
+    for expected in (4, 2, 0):
+        async with pool.connection() as conn:
+            assert await clean(conn, 7 * 86400, 4) == expected
 
 
 async def test_a_worker_is_fresh_while_it_beats(present: list[Presence], database: Database) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.message import MAX_ID, Key, header_text, headers_to_dict, message_id, new_id
+from messaging.message import (
+    MAX_ID,
+    MAX_KEY_PART,
+    Key,
+    header_text,
+    headers_size,
+    headers_to_dict,
+    message_id,
+    new_id,
+)
 
 
 def test_ids_are_version_7_and_sort_by_time() -> None:
@@ -26,7 +35,20 @@ def test_a_record_without_a_usable_id_is_known_by_its_origin(given_id: bytes | N
 
 
 @pytest.mark.parametrize(
-    "raw", [None, b"", b"acme", b":sender", b"acme:", b"\xff:x", b"a\0:b", b"a:b\n", b"a:" + b"x" * 201]
+    "raw",
+    [
+        None,
+        b"",
+        b"acme",
+        b":sender",
+        b"acme:",
+        b"\xff:x",
+        b"a\0:b",
+        b"a:b\n",
+        b"a:" + b"x" * (MAX_KEY_PART + 1),
+        ("a:" + "é" * (MAX_KEY_PART // 2 + 1)).encode(),
+        ("字" * (MAX_KEY_PART // 3 + 1) + ":b").encode(),
+    ],
 )
 def test_a_key_that_names_no_sender_is_refused(raw: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"key|utf-8"):
@@ -38,6 +60,10 @@ def test_a_key_survives_the_wire(tenant: str, sender: str) -> None:
     try:
         raw = str(Key(tenant, sender)).encode()
     except UnicodeEncodeError:
+        return
+    if max(len(tenant.encode()), len(sender.encode())) > MAX_KEY_PART:
+        with pytest.raises(ValueError, match="200 bytes"):
+            Key.parse(raw)
         return
     if not (tenant + sender).isprintable():
         with pytest.raises(ValueError, match="control characters"):
@@ -52,3 +78,10 @@ def test_the_last_of_repeated_headers_counts_and_bad_utf8_is_absent() -> None:
     assert header_text(headers, "a") == "2"
     assert header_text(headers, "b") is None
     assert header_text(headers, "c") is None
+
+
+def test_the_size_of_headers_counts_names_and_values_however_they_come() -> None:
+    pairs = [("ce_id", b"12345"), ("empty", None), ("twice", b"1"), ("twice", b"22")]
+    assert headers_size(pairs) == headers_size(tuple(pairs)) == 5 + 5 + 5 + 5 + 1 + 5 + 2
+    assert headers_size({"ce_id": "12345", "empty": None}) == 15
+    assert headers_size(None) == headers_size([]) == 0

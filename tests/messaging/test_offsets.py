@@ -77,7 +77,6 @@ class AnyInterleaving(RuleBasedStateMachine):
         position = min(pending, default=self.seen[-1] + 1 if self.seen else None)
         expected = None if position == self.stored else position
         assert self.offsets.committable() == expected
-        assert self.offsets.oldest_pending == (pending[0] if pending else None)
         assert self.offsets.pending == len(pending)
         assert self.offsets.stored == self.stored
         if position is not None:

@@ -85,10 +85,8 @@ def test_the_largest_are_named_and_the_rest_is_in_the_sums(monkeypatch: pytest.M
     monkeypatch.setattr(queues, "MOST_SENDERS", 3)
     tally = Tally("acme")
     for number in range(10):
-        sender = tally.of(Key("acme", f"s{number}"))
-        assert sender is not None
-        sender.waiting = number
-    assert tally.of(Key("other", "s1")) is None
+        tally.add(Key("acme", f"s{number}"), waiting=number)
+    tally.add(Key("other", "s1"), waiting=1000)
     queue = tally.queue("reader", slots=4, in_use=1, held_by=[])
     assert [sender.sender for sender in queue.senders] == ["s9", "s8", "s7"]
     assert (queue.waiting, queue.left_out) == (45, 6)

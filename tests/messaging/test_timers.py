@@ -10,7 +10,7 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from messaging.database import Connection, Pool
-from messaging.timers import Timers
+from messaging.timers import Timers, Work
 from tests.fixtures.outbox import Service, migrated, wait_for
 from tests.fixtures.stack import Database
 
@@ -25,7 +25,7 @@ def service(database: Database) -> Iterator[Service]:
 
 @asynccontextmanager
 async def running(
-    service: Service, timers: dict[str, tuple[float, Callable[[Connection], Awaitable[object]]]], lease: float = 30.0
+    service: Service, timers: dict[str, tuple[float, Work]], lease: float = 30.0
 ) -> AsyncIterator[Timers]:
     pool: Pool = AsyncConnectionPool(
         service.conninfo, min_size=2, max_size=4, open=False, check=AsyncConnectionPool.check_connection
@@ -68,6 +68,23 @@ async def test_three_instances_run_each_timer_once_a_period(service: Service) ->
     gaps = service.execute("SELECT extract(epoch FROM at - lag(at) OVER (ORDER BY at)) FROM runs WHERE timer = 't'")
     assert min(float(str(gap)) for (gap,) in gaps[1:]) >= 0.28
     assert len(runs(service, "slow")) == 1
+
+
+async def test_a_run_that_has_more_to_do_goes_on_at_once_each_part_by_itself(service: Service) -> None:
+    """What one part did is committed before the next begins, and a timer that is due meanwhile has its turn."""
+    seen: list[int] = []
+
+    async def parts(connection: Connection) -> bool:
+        seen.append(len(runs(service)))  # on a connection of its own: what is committed
+        await note("t", f"part {len(seen)}")(connection)
+        return len(seen) < 4
+
+    async with running(service, {"t": (3600.0, parts), "other": (3600.0, note("other", "x"))}):
+        await until(lambda: len(runs(service)) == 4)
+        await until(lambda: bool(service.execute("SELECT 1 FROM timers WHERE name = 't' AND due_at > now()")))
+    assert seen == [0, 1, 2, 3]
+    turns = [row[0] for row in service.execute("SELECT timer FROM runs ORDER BY at")]
+    assert turns.index("other") <= 1
 
 
 async def test_effects_and_the_end_of_the_run_are_one(service: Service) -> None:
