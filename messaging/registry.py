@@ -23,10 +23,13 @@ MAX_SCHEMA_ID = 2**31 - 1
 """The largest id there can be: the API's ids are 32-bit integers with a sign. Nobody is asked for one beyond it."""
 
 UNKNOWN_SECONDS = 1.0
-"""How long an id that the registry did not know is taken for unknown without asking again: a flood of garbage costs a
-call a second. So short because ids count up, and the next to be registered must not be refused for what came before.
+"""How long an id that the registry did not know is taken for unknown without asking again: however often one id
+comes, it costs a call a second. So short because ids count up, and the next to be registered must not be refused for
+what came before. Each other id costs a call of its own, and those have no bound: what is over one could neither be
+called unknown, for it may just have been registered, nor wait, without holding up everybody.
 """
 UNKNOWN_KEPT = 1000
+"""How many of them are remembered, the last ones."""
 
 _COLLISION_WAITS = (0.05, 0.1, 0.2, 0.4)  # seconds
 _NOT_FOUND = {40401, 40402, 40403}  # the API's own codes: no such subject, version, schema
@@ -43,7 +46,7 @@ class Registry:
         # trust_env off: a proxy meant for the internet must not catch calls inside the house.
         self._http = httpx.AsyncClient(base_url=url.rstrip("/"), timeout=timeout, trust_env=False)
         self._by_id: dict[int, Schema] = {}
-        self._unknown: dict[int, tuple[float, str]] = {}  # until when (monotonic), and why
+        self._unknown: dict[int, tuple[float, str]] = {}  # until when (monotonic), and why; oldest first
         self._pending: dict[int, asyncio.Task[Schema]] = {}
 
     async def close(self) -> None:
@@ -115,8 +118,9 @@ class Registry:
         try:
             schema = await self._ask(schema_id)
         except UnknownEvent as error:
+            self._unknown.pop(schema_id, None)
             if len(self._unknown) >= UNKNOWN_KEPT:
-                self._unknown.clear()
+                del self._unknown[next(iter(self._unknown))]
             self._unknown[schema_id] = (time.monotonic() + UNKNOWN_SECONDS, str(error))
             raise
         self._by_id[schema_id] = schema

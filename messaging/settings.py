@@ -28,9 +28,7 @@ class ProcessSettings(BaseSettings):
     database_password_file: Path | None = Field(None, description="File that holds the role's password.")
     database_pool: int = Field(10, ge=2, description="Most connections in this process's pool.")
     token_secret_file: Path | None = Field(None, description="File with the key that signs tokens.")
-    body_idle_seconds: float = Field(
-        30.0, gt=0, description="Longest wait for the next piece of a request's body."
-    )
+    body_idle_seconds: float = Field(30.0, gt=0, description="Longest wait for the next piece of a request's body.")
     body_grace_seconds: float = Field(
         60.0, gt=0, description="How long a request's body may take, whatever its size."
     )

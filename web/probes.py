@@ -3,14 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Literal
 
 import structlog
 from fastapi import APIRouter, FastAPI
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from messaging.telemetry import HTTP_SECONDS, trace
+from web.openapi import answers
+from web.problems import Problem
 
 Check = Callable[[], bool | Awaitable[bool]]
 """One question about the process: is this part well? It may raise; that counts as no."""
@@ -19,16 +24,23 @@ CHECK_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
+class WellView(BaseModel):
+    """Every part that was asked, each well; else the answer is a problem whose `parts` say which are not."""
+
+    status: Literal["ok"] = "ok"
+    parts: dict[str, Literal["ok"]]
+
+
 def router(live: Mapping[str, Check], ready: Mapping[str, Check]) -> APIRouter:
     """The three routes. `live` false means restart me; `ready` false means send me no work just now."""
     routes = APIRouter(tags=["probes"])
 
-    @routes.get("/healthz", summary="Is the process alive?")
-    async def healthz() -> JSONResponse:
+    @routes.get("/healthz", responses=answers(503), summary="Is the process alive?")
+    async def healthz() -> WellView:
         return await _answer(live)
 
-    @routes.get("/readyz", summary="Can it take work?")
-    async def readyz() -> JSONResponse:
+    @routes.get("/readyz", responses=answers(503), summary="Can it take work?")
+    async def readyz() -> WellView:
         return await _answer({**live, **ready})
 
     @routes.get("/metrics", summary="Prometheus metrics")
@@ -38,11 +50,14 @@ def router(live: Mapping[str, Check], ready: Mapping[str, Check]) -> APIRouter:
     return routes
 
 
-async def _answer(checks: Mapping[str, Check]) -> JSONResponse:
+async def _answer(checks: Mapping[str, Check]) -> WellView:
     results = await asyncio.gather(*(_ask(name, check) for name, check in checks.items()))
-    parts = {name: "ok" if well else "failing" for name, well in zip(checks, results, strict=True)}
-    well = all(results)
-    return JSONResponse({"status": "ok" if well else "failing", "parts": parts}, 200 if well else 503)
+    failing = [name for name, well in zip(checks, results, strict=True) if not well]
+    if failing:
+        parts = {name: "failing" if name in failing else "ok" for name in checks}
+        detail = f"Not well: {', '.join(failing)}. The process's log says why."
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "not-well", detail, members={"parts": parts})
+    return WellView(parts=dict.fromkeys(checks, "ok"))
 
 
 async def _ask(name: str, check: Check) -> bool:

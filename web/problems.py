@@ -34,7 +34,7 @@ class Problem(Exception):
     """A failure the client is told about. `detail` is one sentence that says what to do.
 
     `field` names the part of the request at fault, as the client wrote it. `kind` ends the problem's type,
-    ``urn:workbot:problem:<kind>``, for programs to match on.
+    ``urn:workbot:problem:<kind>``, for programs to match on. `members` are told beside the standard ones.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Problem(Exception):
         *,
         field: str | None = None,
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -52,11 +53,12 @@ class Problem(Exception):
         self.detail = detail
         self.field = field
         self.headers = dict(headers or {})
+        self.members = dict(members or {})
 
     def response(self) -> JSONResponse:
         """The answer itself."""
         faults = [] if self.field is None else [(self.field, self.detail)]
-        return _response(self.status, self.kind, self.detail, faults, self.headers)
+        return _response(self.status, self.kind, self.detail, faults, self.headers, self.members)
 
 
 def bad_input(field: str, kind: str, detail: str) -> Problem:
@@ -87,8 +89,10 @@ def _response(
     detail: str,
     faults: Sequence[tuple[str, str]] = (),
     headers: Mapping[str, str] | None = None,
+    members: Mapping[str, Any] | None = None,
 ) -> JSONResponse:
     body: dict[str, Any] = {
+        **(members or {}),
         "type": f"urn:workbot:problem:{kind}",
         "title": HTTPStatus(status).phrase,
         "status": status,
@@ -138,6 +142,7 @@ async def _gone(_request: Request, _error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
-    return _response(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Something went wrong on our side; it has been written down."
-    )
+    detail = "Something went wrong on our side; it has been written down."
+    # This is answered outside of what would notice that the body was not read: see web.bodies.
+    headers = {"Connection": "close"}
+    return _response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", detail, headers=headers)

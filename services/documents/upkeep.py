@@ -1,11 +1,12 @@
 """Claimed timers of the documents service: what is left over is cleared away, by one process at a time."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
 from messaging import ledger, outbox
 from messaging.database import Connection
+from messaging.timers import Work
 from services.documents import store
 from services.documents.storage import Storage
 
@@ -14,11 +15,11 @@ ORPHANED_AFTER_SECONDS = HOUR
 """How long a file may wait for its row: far longer than any request lives."""
 LEDGER_SECONDS = 2 * outbox.REPLAY_WINDOW.total_seconds()
 """How long the ledger remembers a settled job: past any time at which its record could come again."""
+LEDGER_BATCH = 10_000
+"""Rows of the ledger dropped in one run, and so in one transaction."""
 _BATCH = 1000
 
 log = structlog.get_logger(__name__)
-
-Work = Callable[[Connection], Awaitable[None]]
 
 
 def timers(storage: Storage) -> Mapping[str, tuple[float, Work]]:
@@ -49,5 +50,5 @@ async def _maintain_outbox(conn: Connection) -> None:
     await outbox.maintain(conn)
 
 
-async def _clean_ledger(conn: Connection) -> None:
-    await ledger.clean(conn, LEDGER_SECONDS)
+async def _clean_ledger(conn: Connection) -> bool:
+    return await ledger.clean(conn, LEDGER_SECONDS, LEDGER_BATCH) == LEDGER_BATCH

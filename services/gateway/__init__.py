@@ -11,5 +11,5 @@ decisions     what staff decide about dead letters; workers: what waits, asked o
 projector     the dead-letter topics into the table; letters: pure, what a record says
 sender        letters that go back, to their consumers' retry topics
 upkeep        timers that clear away
-store         all the SQL; records: the shapes of its rows
+store         all the SQL: staff, worker; records: the shapes of its rows
 """

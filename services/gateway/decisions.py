@@ -4,8 +4,8 @@ from http import HTTPStatus
 from uuid import UUID
 
 from messaging.database import Pool
-from services.gateway import store
 from services.gateway.records import Filter, Listed, Sight, State
+from services.gateway.store import staff
 from web.problems import Problem, not_found
 
 BATCH = 1000
@@ -15,26 +15,26 @@ BATCH = 1000
 class Decisions:
     """Takes them, for one set of consumers. `consumers` are (source topic, consumer)."""
 
-    def __init__(self, pool: Pool, consumers: store.Consumers) -> None:
+    def __init__(self, pool: Pool, consumers: staff.Consumers) -> None:
         self._pool = pool
         self._consumers = consumers
 
     async def send_back(self, sight: Sight, letter_id: UUID, who: str) -> Listed:
         """Once: the next is told who was first. The worker's sender does the rest. Raises a 404 or 409 problem."""
         async with self._pool.connection() as conn:
-            letter = await store.send_back(conn, sight, letter_id, who, self._consumers)
+            letter = await staff.send_back(conn, sight, letter_id, who, self._consumers)
             if letter is not None:
                 return letter
-            known = await store.get(conn, sight, letter_id)
+            known = await staff.get(conn, sight, letter_id)
         raise self._refusal(known)
 
     async def discard(self, sight: Sight, letter_id: UUID, who: str) -> Listed:
         """Once, as above."""
         async with self._pool.connection() as conn:
-            letter = await store.discard(conn, sight, letter_id, who)
+            letter = await staff.discard(conn, sight, letter_id, who)
             if letter is not None:
                 return letter
-            known = await store.get(conn, sight, letter_id)
+            known = await staff.get(conn, sight, letter_id)
         raise self._refusal(known)
 
     async def many(self, sight: Sight, wanted: Filter, decision: State, who: str) -> int:
@@ -44,8 +44,8 @@ class Decisions:
         """
         decided = 0
         async with self._pool.connection() as conn:
-            asked_at = await store.clock(conn)
-            while batch := await store.decide_many(
+            asked_at = await staff.clock(conn)
+            while batch := await staff.decide_many(
                 conn, sight, wanted, decision, who, self._consumers, asked_at=asked_at, limit=BATCH
             ):
                 decided += batch

@@ -48,8 +48,9 @@ _VIA = (b"via", b"1.1 workbot-gateway")
 class Forwarding:
     """An ASGI endpoint. Asks for a token, passes the call on with it, and the answer back, whatever it is.
 
-    Problems of its own: 401; 404 for a path with dots to climb; 408 for a client that stops sending; 503 while the
-    service is away or when it breaks off; 504 when it stays silent. A client that leaves takes the call with it.
+    Problems of its own: 401; 404 for a path with dots to climb; 503 while the service is away or when it breaks off;
+    504 when it is silent for `silence_seconds`. How slowly a client may send is the face's business (`web.bodies`).
+    A client that leaves takes the call with it.
     """
 
     def __init__(self, name: str, upstream: Upstream, bearer: Bearer, silence_seconds: float) -> None:
@@ -62,7 +63,7 @@ class Forwarding:
         await self._bearer(Request(scope))
         if not {".", ".."}.isdisjoint(scope["path"].split("/")):
             raise not_found("page")
-        body = _Body(receive, self._silence)
+        body = _Body(receive)
         forwarding = asyncio.create_task(self._forward(scope, body, send))
         leaving = asyncio.create_task(body.left())
         try:
@@ -85,9 +86,6 @@ class Forwarding:
             raise self._problem(error) from error
         try:
             returned = answer_headers(answer.headers, self._upstream.origin.encode())
-            if not body.complete:
-                # It was answered before it was read; nobody will read the rest.
-                returned.append((b"connection", b"close"))
             await send({"type": "http.response.start", "status": answer.status, "headers": returned})
             async for piece in answer.aiter_stream():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -123,26 +121,15 @@ class Forwarding:
 class _Body:
     """The client's body, and whether the client is still there."""
 
-    def __init__(self, receive: Receive, silence_seconds: float) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._silence = silence_seconds
         self._complete = asyncio.Event()
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of it has arrived."""
-        return self._complete.is_set()
-
     async def pieces(self) -> AsyncIterator[bytes]:
-        """As it arrives. Raises ClientDisconnect, or a 408 problem when nothing arrives for too long."""
+        """As it arrives. Raises ClientDisconnect, and what reading it raises."""
         more = True
         while more:
-            try:
-                async with asyncio.timeout(self._silence):
-                    message = await self._receive()
-            except TimeoutError:
-                detail = f"Nothing of the body arrived for {self._silence:g} s."
-                raise Problem(HTTPStatus.REQUEST_TIMEOUT, "body-stalled", detail) from None
+            message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             more = message.get("more_body", False)

@@ -21,7 +21,7 @@ async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:
-    """Copies dead letters into the table, sends back what staff decided to, and forgets what was decided long ago."""
+    """Copies dead letters into the table, sends back what staff decided to, and clears what was decided long ago."""
     pool = await parts.open_pool(stack, settings, "gateway-worker", autocommit=False)
     sender = parts.start_sender(stack, settings, pool)
     projector = await parts.start_projector(stack, settings, pool)

@@ -19,7 +19,8 @@ from messaging.garbled import Garbled, checked
 from messaging.message import header_pairs
 from messaging.poller import consumer_config
 from schemas.topics import DeadLetterTopic
-from services.gateway import letters, store
+from services.gateway import letters
+from services.gateway.store import worker as store
 
 log = structlog.get_logger(__name__)
 

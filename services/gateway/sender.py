@@ -21,8 +21,8 @@ from messaging.deadletter import sent_back_headers
 from messaging.errors import MessagingError, NotRetryable
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
-from services.gateway import store
 from services.gateway.records import Due
+from services.gateway.store import worker as store
 
 log = structlog.get_logger(__name__)
 

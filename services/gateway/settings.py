@@ -18,7 +18,7 @@ class GatewaySettings(ProcessSettings):
         (), description="Comma-separated origins of the workers that are asked for their queues."
     )
     upstream_timeout_seconds: float = Field(
-        30.0, gt=0, description="Longest silence of a service behind us, and of a client that is sending a body."
+        30.0, gt=0, description="Longest silence of a service behind us before it answers, and within its answer."
     )
     operator_tenant: str | None = Field(
         None, min_length=1, description="Tenant whose admins see dead letters that no tenant owns; unset: nobody."
@@ -30,7 +30,9 @@ class GatewaySettings(ProcessSettings):
     )
 
     letter_retention_days: float = Field(
-        30.0, gt=0, description="How long a dead letter that was sent back or discarded stays to be seen."
+        30.0,
+        gt=0,
+        description="How long a dead letter that was sent back or discarded stays to be seen; then it is cleared.",
     )
 
     @field_validator("workers", mode="before")

@@ -7,12 +7,12 @@ import structlog
 
 from messaging.database import Connection
 from messaging.timers import Work
-from services.gateway import store
+from services.gateway.store import worker as store
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 BATCH = 1000
-"""Letters deleted in one statement: each may be a megabyte."""
+"""Letters cleared in one run, and so in one transaction: each may be a megabyte."""
 
 log = structlog.get_logger(__name__)
 
@@ -22,10 +22,9 @@ def timers(letter_retention_days: float) -> Mapping[str, tuple[float, Work]]:
     return {"gateway.clean_letters": (HOUR, partial(_clean_letters, letter_retention_days * DAY))}
 
 
-async def _clean_letters(keep_seconds: float, conn: Connection) -> None:
+async def _clean_letters(keep_seconds: float, conn: Connection) -> bool:
     """Letters that were sent back or discarded that long ago. Open ones wait for a person, however long."""
-    deleted = 0
-    while batch := await store.delete_resolved(conn, keep_seconds, BATCH):
-        deleted += batch
-    if deleted:
-        log.info("letters.cleaned", count=deleted)
+    cleared = await store.clear_resolved(conn, keep_seconds, BATCH)
+    if cleared:
+        log.info("letters.cleared", count=cleared)
+    return cleared == BATCH

@@ -11,8 +11,8 @@ import pytest
 
 from messaging.message import new_id
 from schemas import topics
-from services.gateway import store
 from services.gateway.letters import Headers, Letter
+from services.gateway.store import worker
 from tests.fixtures.processes import Home, Running, token
 from tests.gateway.conftest import Start
 
@@ -74,7 +74,7 @@ def have(home: Home, letters: Sequence[Letter]) -> list[str]:
 
     async def add() -> None:
         async with await psycopg.AsyncConnection.connect(home.conninfo) as conn:
-            assert await store.add(conn, letters) == len(letters)
+            assert await worker.add(conn, letters) == len(letters)
 
     asyncio.run(add())
     ids = {row[0]: str(row[1]) for row in home.rows("select message_id, id from dead_letters")}

@@ -12,7 +12,7 @@ import pytest
 from messaging.message import new_id
 from schemas import topics
 from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
-from tests.fixtures.bad_input import Headers, Placing, Raw, bad_records
+from tests.fixtures.bad_input import Headers, Placing, Raw, bad_records, within_a_second
 from tests.fixtures.processes import Home, Running
 from tests.fixtures.stack import Infra
 from tests.gateway.conftest import Start
@@ -33,20 +33,22 @@ class House:
     job: Raw
     other_schema: int
 
-    def good(self) -> Raw:
-        """The job once more, under an id of its own: its document was read, so it is done at once."""
-        return self.job.but(ce_id=str(new_id()).encode())
+    def good(self, size: int = 0) -> Raw:
+        """The job once more, under an id of its own and about `size` bytes long: its document was read, so it is done
+        at once."""
+        filler = bytes(max(0, size - self.job.size - 200))
+        return self.job.but(ce_id=str(new_id()).encode(), filler=filler)
 
-    def started_in(self, topic: str, placing: Placing) -> float:
-        """Seconds from a good job's being written to its being done."""
+    def started_behind(self, records: list[Raw], topic: str, placing: Placing) -> tuple[float, list[int]]:
+        """Seconds from the writing of these, and of a good job behind them, to that job's start; their offsets."""
         good = self.good()
         message_id = dict(good.headers)["ce_id"]
         assert message_id is not None
         began = time.time()
-        placing.put(topic, [good])
+        offsets = placing.put(topic, [*records, good])
         query = "select extract(epoch from started_at) from ledger_attempts where message_id = %s"
         ((started,),) = soon(lambda: self.documents_home.rows(query, message_id.decode()))
-        return float(str(started)) - began
+        return float(str(started)) - began, offsets[:-1]
 
     def letters(self, where: str, *parameters: object) -> list[tuple[object, ...]]:
         columns = "key, value, header_names, header_values, reason"
@@ -101,25 +103,37 @@ def test_bad_input_is_set_aside_and_the_next_job_goes_on(house: House, source: s
     topic = subscription.retry_topic if retry else source
     limit = MAX_RECORD_BYTES + (HEADROOM_BYTES if retry else 0)
     placing = Placing(house.infra.kafka_bootstrap)
-    house.started_in(topic, placing)
-    alone = max(house.started_in(topic, placing) for _ in range(3))
-    largest, largest_at = placing.put_largest(topic, house.good(), limit)
-    bad = bad_records(house.good(), house.other_schema)
-    offsets = placing.put(topic, [raw for raw, _ in bad.values()])
-    assert house.started_in(topic, placing) < alone + 1.0
-    origins = {name: f"{topic}/0/{offset}" for name, offset in zip(bad, offsets, strict=True)}
-    if retry:
-        # There they count: a consumer of ours would have written them.
-        forged, _ = bad["forged headers of ours"]
-        origins["forged headers of ours"] = (dict(forged.headers)["workbot_origin"] or b"").decode()
-    for name, (raw, reason) in {**bad, "largest": (largest, "undecodable")}.items():
-        origin = origins.get(name, f"{topic}/0/{largest_at}")
+    largest, _ = placing.put_largest(topic, house.good(), limit)
+    written: dict[str, tuple[Raw, str, int]] = {}
+
+    def behind_bad() -> float:
+        bad = bad_records(house.good(), house.other_schema)
+        bad["largest"] = (largest.but(ce_id=str(new_id()).encode()), "undecodable")
+        seconds, offsets = house.started_behind([raw for raw, _ in bad.values()], topic, placing)
+        written.update({name: (*bad[name], offset) for name, offset in zip(bad, offsets, strict=True)})
+        return seconds
+
+    def behind_good() -> float:
+        bad = bad_records(house.good(), house.other_schema)
+        sizes = [raw.size for raw, _ in bad.values()]
+        return house.started_behind([house.good(size) for size in [*sizes, largest.size]], topic, placing)[0]
+
+    house.started_behind([], topic, placing)  # the group has formed
+    within_a_second(behind_good, behind_bad)
+    ids = set()
+    for name, (raw, reason, offset) in written.items():
+        given = dict(raw.headers)
+        # On a retry topic our own headers count: a consumer of ours would have written them.
+        forged = given.get("workbot_origin") if retry else None
+        origin = f"{topic}/0/{offset}" if forged is None else forged.decode()
         (letter,) = soon(
             lambda origin=origin: house.letters("source = %s and origin = %s and attempts = 1", source, origin)
         )
         kept = [(n.encode(), v) for n, v in raw.headers if not n.startswith("workbot_")]
         assert letter == (raw.key, raw.value, [n for n, _ in kept], [v for _, v in kept], reason), name
-    assert not house.documents_home.rows("select 1 from ledger where state = 'running'")
+        ids.add((given.get("ce_id") or origin.encode()).decode())
+    query = "select state, count(*) from ledger where message_id = any(%s) group by state"
+    soon(lambda: house.documents_home.rows(query, list(ids)) == [("dead", len(written))])
     for path in ("/healthz", "/readyz"):
         assert httpx.get(house.worker.url + path, trust_env=False).status_code == 200
 
@@ -130,22 +144,36 @@ def test_bad_input_on_the_dead_letter_topic_is_shown_and_the_next_letter_follows
     topic = topics.load().subscription(source, READERS[source]).dead_letter_topic
     placing = Placing(house.infra.kafka_bootstrap)
 
-    def stored_in() -> float:
+    largest, _ = placing.put_largest(topic, house.good(), MAX_RECORD_BYTES + 2 * HEADROOM_BYTES)
+    written: list[tuple[str, Raw, int]] = []
+
+    def stored_behind(records: list[Raw]) -> tuple[float, list[int]]:
         message_id, began = str(new_id()), time.time()
-        placing.put(topic, [Raw(*dead("acme", message_id=message_id))])
+        offsets = placing.put(topic, [*records, Raw(*dead("acme", message_id=message_id))])
         query = "select extract(epoch from stored_at) from dead_letters where message_id = %s"
         ((stored,),) = soon(lambda: house.gateway_home.rows(query, message_id))
-        return float(str(stored)) - began
+        return float(str(stored)) - began, offsets[:-1]
 
-    stored_in()
-    alone = max(stored_in() for _ in range(3))
-    largest, largest_at = placing.put_largest(topic, house.good(), MAX_RECORD_BYTES + 2 * HEADROOM_BYTES)
-    bad = bad_records(house.good(), house.other_schema)
-    offsets = placing.put(topic, [raw for raw, _ in bad.values()])
-    assert stored_in() < alone + 1.0
-    for (name, (raw, _)), offset in zip(
-        {**bad, "largest": (largest, "")}.items(), [*offsets, largest_at], strict=True
-    ):
+    def behind_bad() -> float:
+        bad = {name: raw for name, (raw, _) in bad_records(house.good(), house.other_schema).items()}
+        bad["largest"] = largest.but(ce_id=str(new_id()).encode())
+        seconds, offsets = stored_behind(list(bad.values()))
+        written[:] = zip(bad, bad.values(), offsets, strict=True)
+        return seconds
+
+    def behind_good() -> float:
+        sizes = [raw.size for raw, _ in bad_records(house.good(), house.other_schema).values()]
+        letters = [dead("acme") for _ in [*sizes, largest.size]]
+        return stored_behind(
+            [
+                Raw(key, bytes(max(0, size - len(key or b"") - 500)), headers)
+                for size, (key, _, headers) in zip([*sizes, largest.size], letters, strict=True)
+            ]
+        )[0]
+
+    stored_behind([])
+    within_a_second(behind_good, behind_bad)
+    for name, raw, offset in written:
         (letter,) = soon(
             lambda offset=offset: house.letters('topic = %s and "partition" = 0 and "offset" = %s', topic, offset)
         )

@@ -31,7 +31,7 @@ def upstream() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def gateway(start: Start, upstream: Upstream) -> Iterator[Running]:
-    with start("api", documents_url=upstream.url, upstream_timeout_seconds=2.0) as running:
+    with start("api", documents_url=upstream.url, upstream_timeout_seconds=2.0, body_idle_seconds=1.0) as running:
         yield running
 
 
@@ -205,8 +205,14 @@ def test_a_client_that_leaves_in_the_middle_of_its_body(gateway: Running, upstre
 def test_a_client_that_stops_sending(gateway: Running, upstream: Upstream) -> None:
     scripted(upstream, says("200 OK"))
     connection = calling(gateway, "POST", b"half", "Content-Length: 1000")
-    assert connection.recv(100).startswith(b"HTTP/1.1 408")
+    answer = b""
+    while piece := connection.recv(65_536):
+        answer += piece
     connection.close()
+    assert answer.startswith(b"HTTP/1.1 408"), answer
+    assert b"urn:workbot:problem:too-slow" in answer
+    assert b"Nothing came of the body for 1 seconds" in answer
+    assert answer.lower().count(b"connection: close") == 1
 
 
 def test_a_service_that_stays_silent(gateway: Running, upstream: Upstream) -> None:
@@ -293,7 +299,7 @@ def test_framing_is_never_the_client_s_to_say_twice() -> None:
 def calling(gateway: Running, method: str, content: bytes, *headers: str) -> socket.socket:
     """A call over a bare socket, which the test then treats badly."""
     host, port = gateway.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection = socket.create_connection((host, int(port)), timeout=30)
     lines = [
         f"{method} {PATH} HTTP/1.1",
         "Host: x",

@@ -9,8 +9,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from messaging.database import Pool
 from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
-from services.gateway import store
 from services.gateway.records import Filter, Sight
+from services.gateway.store import staff
 from tests.fixtures.outbox import Proxy, host_of
 from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
@@ -44,14 +44,14 @@ async def test_garbage_is_stored_as_it_is_and_the_next_letter_follows(
         await until(lambda: stored(home, source) == len(garbage) + 1, what="all are stored")
         assert projector.healthy()
     async with pool.connection() as conn:
-        found = await store.page(conn, Sight("-", True), Filter(unowned=True, source=source), below=None, limit=50)
-        owned = await store.page(conn, Sight(tenant), Filter(source=source), below=None, limit=50)
+        found = await staff.page(conn, Sight("-", True), Filter(unowned=True, source=source), below=None, limit=50)
+        owned = await staff.page(conn, Sight(tenant), Filter(source=source), below=None, limit=50)
         assert len(found) == 5
         assert {letter.reason for letter in found} == {"unknown"}
         assert len(owned) == 3
         kept = set()
         for letter in [*found, *owned]:
-            content = await store.content(conn, Sight(tenant, True), letter.id, 2_000_000)
+            content = await staff.content(conn, Sight(tenant, True), letter.id, 2_000_000)
             assert content is not None
             kept.add((content.key, content.start, tuple(content.names or ()), tuple(content.values or ())))
     for key, value, headers in garbage:

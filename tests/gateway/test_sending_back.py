@@ -18,10 +18,10 @@ from messaging.job import Job
 from messaging.message import header_pairs
 from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
 from services.gateway import sender as sending_back
-from services.gateway import store
 from services.gateway.decisions import Decisions
 from services.gateway.letters import Headers
 from services.gateway.records import Filter, Listed, Sight
+from services.gateway.store import staff, worker
 from tests.fixtures.outbox import Proxy, host_of
 from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
@@ -34,7 +34,7 @@ TRIPS = 10
 
 async def letters(pool: Pool, sight: Sight, **wanted: object) -> list[Listed]:
     async with pool.connection() as conn:
-        return await store.page(conn, sight, Filter(**wanted), below=None, limit=200)  # type: ignore[arg-type]
+        return await staff.page(conn, sight, Filter(**wanted), below=None, limit=200)  # type: ignore[arg-type]
 
 
 def states(home: Home, source: str) -> set[object]:
@@ -156,7 +156,7 @@ async def test_what_a_crash_left_is_finished_by_the_next(
         await until(lambda: stored(home, source) == 5)
     await Decisions(pool, [(source, "reader")]).many(Sight(tenant), Filter(source=source), "sending", "ann")
     async with pool.connection() as conn:
-        claimed = await store.claim(conn, limit=3, max_bytes=1_000_000, lease_seconds=1.0)
+        claimed = await worker.claim(conn, limit=3, max_bytes=1_000_000, lease_seconds=1.0)
         assert len(claimed) == 3, "three of them were being sent when the process died"
     async with sending(infra, pool, source):
         await until(lambda: states(home, source) == {"sent"}, 5.0)

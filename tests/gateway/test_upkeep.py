@@ -1,14 +1,21 @@
-"""What was decided on long ago leaves the table; what waits for a person never does."""
+"""What was decided on long ago is cleared, and never comes back; what waits for a person stays."""
+
+import os
+from uuid import UUID
 
 import pytest
 
 from messaging.database import Pool
 from messaging.timers import Timers
 from services.gateway import upkeep
+from services.gateway.decisions import Decisions
+from services.gateway.records import Filter, Sight
+from services.gateway.store import staff
 from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
-from tests.gateway.letterbox import dead, letters_of, projecting, put, stored
+from tests.gateway.letterbox import Raw, dead, letters_of, projecting, put, stored
 from tests.messaging.harness import until
+from web.problems import Problem
 
 AGES = ("29 days", "31 days")
 
@@ -42,17 +49,72 @@ async def test_letters_that_were_resolved_long_ago_are_cleaned_away(
     timers.start()
     try:
         gone = {f"{state}/31 days" for state in ("sent", "discarded")}
-        await until(lambda: stored(home, source) == len(names) + 1 - len(gone), what="they are deleted")
+        await until(lambda: len(cleared(home, source)) == len(gone), what="they are cleared")
     finally:
         await timers.stop()
-    left = {str(row[0]) for row in home.rows("select message_id from dead_letters where source = %s", source)}
-    assert left == {*names, "sent late"} - gone
+    assert cleared(home, source) == gone
+    assert stored(home, source) == len(names) + 1
+    async with pool.connection() as conn:
+        left = await staff.page(conn, Sight(tenant), Filter(source=source), below=None, limit=50)
+    assert {letter.message_id for letter in left} == {*names, "sent late"} - gone
     for state, count in kept_by_state.items():
-        assert sum(name.startswith(state + "/") for name in left) == count
+        assert sum(letter.message_id.startswith(state + "/") for letter in left) == count
     assert home.rows("select last_error from timers where name = 'gateway.clean_letters'") == [(None,)]
 
 
-async def test_more_than_a_batch_goes_at_once(
+async def test_a_cleared_letter_is_nobodys_and_never_opens_again(
+    infra: Infra, home: Home, pool: Pool, source: str, tenant: str
+) -> None:
+    """The topics keep every record for ever: whoever projects them anew must find what was decided on."""
+    letters: list[Raw] = []
+    for number, owner in enumerate((tenant, tenant, "")):
+        key, _, headers = dead(tenant, message_id=f"m-{number}")
+        letters.append((key if owner else None, os.urandom(100_000), headers))
+    letters.append((None, b"no header of ours", []))
+    put(infra, letters_of(source).name, letters)
+    async with projecting(infra, pool, source):
+        await until(lambda: stored(home, source) == len(letters))
+    home.change(
+        "update dead_letters set decided_at = now() - interval '2 days', decided_by = 'ann',"
+        " state = case message_id when 'm-0' then 'sent' else 'discarded' end where source = %s",
+        source,
+    )
+    query = "select id, state, pg_column_size(d.*) from dead_letters d where source = %s order by id"
+    before = home.rows(query, source)
+    ((_, work),) = upkeep.timers(1.0).values()
+    async with pool.connection() as conn:
+        await work(conn)
+    after = home.rows(query, source)
+    assert [row[:2] for row in after] == [row[:2] for row in before], "identity and state stay"
+    sizes = [[int(str(row[2])) for row in rows] for rows in (before, after)]
+    assert max(sizes[1]) < 500, sizes
+    assert sum(sizes[0]) > 300_000, sizes
+    seen, decisions = Sight(tenant, operator=True), Decisions(pool, [(source, "reader")])
+    for letter_id, _, _ in after:
+        assert isinstance(letter_id, UUID)
+        async with pool.connection() as conn:
+            assert await staff.get(conn, seen, letter_id) is None
+            assert await staff.content(conn, seen, letter_id, 10) is None
+        for decide in (decisions.send_back, decisions.discard):
+            with pytest.raises(Problem) as refusal:
+                await decide(seen, letter_id, "bob")
+            assert refusal.value.status == 404
+
+    # A group of its own starts from the beginning, as after the group's offsets were lost.
+    async with projecting(infra, pool, source):
+        put(infra, letters_of(source).name, [dead(tenant, message_id="last")])
+        await until(lambda: stored(home, source) == len(letters) + 1)
+        assert home.rows(query, source)[:-1] == after
+        for unowned in (False, True):
+            async with pool.connection() as conn:
+                wanted = Filter(source=source, unowned=unowned)
+                listed = await staff.page(conn, seen, wanted, below=None, limit=50)
+            assert [letter.message_id for letter in listed] == ([] if unowned else ["last"])
+            opened = await decisions.many(seen, wanted, "sending", "bob")
+            assert opened == (0 if unowned else 1)
+
+
+async def test_a_run_takes_one_batch_and_says_whether_there_may_be_more(
     infra: Infra, home: Home, pool: Pool, source: str, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "BATCH", 10)
@@ -64,6 +126,15 @@ async def test_more_than_a_batch_goes_at_once(
         source,
     )
     ((_, work),) = upkeep.timers(1.0).values()
-    async with pool.connection() as conn:
-        await work(conn)
-    assert stored(home, source) == 0
+    for done, more in ((10, True), (20, True), (25, False)):
+        async with pool.connection() as conn:
+            assert await work(conn) is more
+        ((count,),) = home.rows(
+            "select count(*) from dead_letters where source = %s and cleared_at is not null", source
+        )
+        assert count == done
+
+
+def cleared(home: Home, source: str) -> set[str]:
+    query = "select message_id from dead_letters where source = %s and cleared_at is not null"
+    return {str(row[0]) for row in home.rows(query, source)}

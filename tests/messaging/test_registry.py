@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from messaging.errors import Misconfigured, Outage, UnknownEvent
-from messaging.registry import COMPATIBILITY, UNKNOWN_KEPT, UNKNOWN_SECONDS, Registry, Schema
+from messaging.registry import COMPATIBILITY, UNKNOWN_SECONDS, Registry, Schema
 from tests.fixtures.stack import Infra
 
 FIRST: Schema = {
@@ -284,14 +284,23 @@ async def test_an_id_that_was_registered_since_is_found() -> None:
     await server.wait_closed()
 
 
-async def test_what_is_remembered_of_unknown_ids_is_bounded() -> None:
-    async with answering("404 Not Found", NOT_FOUND) as (url, _):
+async def test_what_is_remembered_of_unknown_ids_is_bounded_and_the_oldest_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.registry.UNKNOWN_SECONDS", 3600.0)
+    monkeypatch.setattr("messaging.registry.UNKNOWN_KEPT", 5)
+    async with answering("404 Not Found", NOT_FOUND) as (url, requests):
         registry = Registry(url)
-        for schema_id in range(UNKNOWN_KEPT + 5):
+        asked = []
+        for schema_id in (*range(8), 7, 6, 5, 4, 3, 2, 2, 7):
+            before = len(requests)
             with pytest.raises(UnknownEvent):
                 await registry.schema_by_id(schema_id)
-        assert len(registry._unknown) <= UNKNOWN_KEPT
+            if len(requests) > before:
+                asked.append(schema_id)
+            assert len(registry._unknown) <= 5
         await registry.close()
+    assert asked == [*range(8), 2], "3 to 7 are remembered, then 4 to 7 and 2"
 
 
 async def test_an_id_that_no_registry_can_give_out_is_not_asked_for() -> None:

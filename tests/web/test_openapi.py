@@ -70,6 +70,8 @@ def test_those_of_the_real_routes() -> None:
     assert statuses(front, "post", letters + "/{letter_id}/send-back") == always | {202, 403, 404, 409, 422}
     assert statuses(front, "post", letters + "/discard") == always | {200, 403, 408, 413, 422}
     assert statuses(front, "get", "/api/admin/queues") == always | {200, 403}
+    for face in faces.values():
+        assert statuses(face, "get", "/healthz") == statuses(face, "get", "/readyz") == {200, 503}
 
 
 @pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))
@@ -80,7 +82,7 @@ def test_problems_have_one_schema_and_the_frameworks_own_is_gone(face: FastAPI) 
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             for status, answer in operation["responses"].items():
-                if int(status) >= 400 and path not in ("/healthz", "/readyz"):
+                if int(status) >= 400:
                     assert answer["content"] == {
                         MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{openapi.SCHEMA}"}}
                     }, (method, path, status)
@@ -100,6 +102,21 @@ async def test_the_page_shows_every_operation_and_loads_nothing(face: FastAPI) -
     for path, methods in face.openapi()["paths"].items():
         for method in methods:
             assert f'data-method="{method.upper()}" data-path="{path}"' in page
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))
+async def test_the_page_marks_what_needs_a_token(face: FastAPI) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(face), base_url="http://face") as client:
+        page = (await client.get("/docs")).text
+    shown = re.findall(
+        r'<b class="method">(\w+)</b> <code>(.*?)</code>.*?(<small class="token">.*?</small>|)</summary>', page
+    )
+    listed = [
+        (method.upper(), path, bool(operation.get("security")))
+        for path, methods in face.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]
+    assert [(method, path, bool(mark)) for method, path, mark in shown] == listed
 
 
 async def test_the_page_escapes_what_it_shows() -> None:

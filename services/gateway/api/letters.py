@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from messaging.database import Pool
-from services.gateway import store
 from services.gateway.decisions import Decisions
 from services.gateway.records import Content, Filter, Listed, Sight, State
+from services.gateway.store import staff
 from web.openapi import answers
 from web.problems import Problem, bad_input, not_found
 from web.tokens import STAFF, Bearer, Identity, require
@@ -136,7 +136,7 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
         _check_unowned(sight(who), unowned)
         wanted = Filter(source=source, owner=owner, state=state, reason=reason, unowned=unowned)
         async with pool.connection() as conn:
-            found = await store.page(conn, sight(who), wanted, below=cursor, limit=limit + 1)
+            found = await staff.page(conn, sight(who), wanted, below=cursor, limit=limit + 1)
         more = len(found) > limit
         return LettersView(
             items=[_view(letter) for letter in found[:limit]], next=found[limit - 1].id if more else None
@@ -151,8 +151,8 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
         require(who, STAFF)
         known_as = _uuid(letter_id)
         async with pool.connection() as conn:
-            letter = await store.get(conn, sight(who), known_as)
-            content = await store.content(conn, sight(who), known_as, PREVIEW_BYTES)
+            letter = await staff.get(conn, sight(who), known_as)
+            content = await staff.content(conn, sight(who), known_as, PREVIEW_BYTES)
         if letter is None or content is None:
             raise not_found("dead letter")
         return WholeLetterView(**_view(letter).model_dump(), **_content(content))

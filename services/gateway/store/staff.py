@@ -1,6 +1,6 @@
-"""All the SQL of the gateway. Takes the caller's connection and never commits."""
+"""What people see of dead letters, and what they decide. A cleared letter is nobody's to see or to decide on."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, LiteralString
@@ -10,16 +10,14 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from messaging.database import Connection
-from messaging.message import new_id
-from services.gateway.letters import Letter
-from services.gateway.records import Content, Due, Filter, Listed, Sight, State
+from services.gateway.records import Content, Filter, Listed, Sight, State
 
 Consumers = Collection[tuple[str, str]]
 """(source topic, consumer) of every consumer there is."""
 
 _PARTS = {
     "columns": sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Listed)),
-    "visible": sql.SQL("(tenant = %(tenant)s or (tenant is null and %(operator)s))"),
+    "visible": sql.SQL("(cleared_at is null and (tenant = %(tenant)s or (tenant is null and %(operator)s)))"),
     # What can be sent back: its consumer still exists, and the whole record is known.
     "sendable": sql.SQL(
         "header_names is not null"
@@ -31,21 +29,6 @@ _PARTS = {
 def _query(text: LiteralString) -> bytes:
     return sql.SQL(text).format(**_PARTS).as_bytes(None)
 
-
-_STORED = [field.name for field in fields(Letter) if field.name != "headers"]
-
-# Binary parameters: bytes in text form are twice as long.
-_ADD = (
-    sql.SQL(
-        "insert into dead_letters (id, {names}, size_bytes, header_names, header_values)"
-        " values (%b, {values}, %b, %b::bytea[], %b::bytea[]) on conflict do nothing"
-    )
-    .format(
-        names=sql.SQL(", ").join(map(sql.Identifier, _STORED)),
-        values=sql.SQL(", ").join([sql.SQL("%b")] * len(_STORED)),
-    )
-    .as_bytes(None)
-)
 
 _GET = _query("select {columns} from dead_letters where id = %(id)s and {visible}")
 
@@ -89,55 +72,6 @@ update dead_letters d
 set state = %(decision)s, decided_by = %(who)s, decided_at = clock_timestamp(), send_error = null
 from chosen where d.id = chosen.id
 """
-
-_CLAIM = _query("""
-with waiting as (
-    select id, decided_at, size_bytes from dead_letters
-    where state = 'sending' and (leased_until is null or leased_until <= clock_timestamp())
-    order by decided_at, id limit %(limit)s
-    for update skip locked
-), sized as (
-    select id, sum(size_bytes) over (order by decided_at, id) - size_bytes as before from waiting
-)
-update dead_letters d
-set leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
-from sized where d.id = sized.id and sized.before < %(bytes)s
-returning d.id, source, consumer, generation, origin, key, value, header_names as names, header_values as values
-""")
-
-_RENEW = _query("""
-update dead_letters set leased_until = clock_timestamp() + make_interval(secs => %s)
-where id = any(%s) and state = 'sending'
-""")
-
-_SENT = _query("""
-update dead_letters set state = 'sent', sent_at = clock_timestamp(), leased_until = null
-where id = any(%s) and state = 'sending'
-""")
-
-_REFUSED = _query("""
-update dead_letters set state = 'open', decided_by = null, decided_at = null, leased_until = null, send_error = %s
-where id = %s and state = 'sending'
-""")
-
-_DELETE_RESOLVED = _query("""
-delete from dead_letters where id in (
-    select id from dead_letters
-    where state in ('sent', 'discarded')
-      and decided_at < clock_timestamp() - make_interval(secs => %(keep)s)
-      and coalesce(sent_at, decided_at) < clock_timestamp() - make_interval(secs => %(keep)s)
-    order by decided_at limit %(limit)s
-)
-""")
-
-_UNOWNED = _query("select source, count(*) from dead_letters where tenant is null and state = 'open' group by source")
-
-
-async def add(conn: Connection, letters: Iterable[Letter]) -> int:
-    """Store those that are not known yet; returns how many those were."""
-    async with conn.cursor() as cursor:
-        await cursor.executemany(_ADD, [_row(letter) for letter in letters])
-        return cursor.rowcount
 
 
 async def get(conn: Connection, sight: Sight, letter_id: UUID) -> Listed | None:
@@ -216,44 +150,6 @@ async def decide_many(
     return (await conn.execute(query, parameters)).rowcount
 
 
-async def claim(conn: Connection, *, limit: int, max_bytes: int, lease_seconds: float) -> list[Due]:
-    """Letters to be sent back that no process is at, for this one: at least one if there is any."""
-    cursor = conn.cursor(row_factory=class_row(Due), binary=True)
-    await cursor.execute(_CLAIM, {"limit": limit, "bytes": max_bytes, "lease": lease_seconds})
-    return sorted(await cursor.fetchall(), key=lambda due: due.id)
-
-
-async def renew(conn: Connection, ids: Sequence[UUID], lease_seconds: float) -> None:
-    """We are still at these."""
-    await conn.execute(_RENEW, (lease_seconds, list(ids)))
-
-
-async def sent(conn: Connection, ids: Sequence[UUID]) -> None:
-    """Kafka has these."""
-    await conn.execute(_SENT, (list(ids),))
-
-
-async def refused(conn: Connection, letter_id: UUID, error: str) -> None:
-    """This one cannot be sent back; it is open again and says why."""
-    await conn.execute(_REFUSED, (error, letter_id))
-
-
-async def delete_resolved(conn: Connection, keep_seconds: float, limit: int) -> int:
-    """Delete up to `limit` letters that were sent or discarded more than `keep_seconds` ago; returns how many."""
-    return (await conn.execute(_DELETE_RESOLVED, {"keep": keep_seconds, "limit": limit})).rowcount
-
-
-async def unowned(conn: Connection) -> dict[str, int]:
-    """Open letters that no tenant owns, by source."""
-    return dict(await (await conn.execute(_UNOWNED)).fetchall())
-
-
-def _row(letter: Letter) -> tuple[Any, ...]:
-    names = None if letter.headers is None else [name.encode() for name, _ in letter.headers]
-    values = None if letter.headers is None else [value for _, value in letter.headers]
-    return new_id(), *(getattr(letter, name) for name in _STORED), letter.size_bytes, names, values
-
-
 def _sight(sight: Sight) -> dict[str, Any]:
     return {"tenant": sight.tenant, "operator": sight.operator}
 
@@ -264,7 +160,8 @@ def _consumers(consumers: Consumers) -> dict[str, Any]:
 
 def _conditions(wanted: Filter) -> list[sql.SQL]:
     whose = sql.SQL("tenant is null and %(operator)s" if wanted.unowned else "tenant = %(tenant)s")
-    return [whose, *(condition for name, condition in _WHERE.items() if getattr(wanted, name) is not None)]
+    here = sql.SQL("cleared_at is null")
+    return [here, whose, *(condition for name, condition in _WHERE.items() if getattr(wanted, name) is not None)]
 
 
 def _values(sight: Sight, wanted: Filter) -> dict[str, Any]:
