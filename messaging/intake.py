@@ -39,12 +39,14 @@ class Intake:
     def arrived(self, records: Iterable[Message], partitions: dict[tuple[str, int], Partition]) -> None:
         """Queue a batch; a record of a partition that is not ours any more is left to its new owner."""
         now = time.time()
-        arrive = self._scheduler.arrive
+        arrive, park = self._scheduler.arrive, self._scheduler.lanes.add_bare
         for message in records:
             partition = partitions.get((message.topic(), message.partition()))  # type: ignore[arg-type]
             offset = message.offset()
             if partition is None or offset is None or not partition.offsets.seen(offset):
                 continue
+            if not partition.is_retry and park(self._key(message.key()), partition, offset):
+                continue  # most of a backlog ends here, so nothing more is asked of it
             record = checked(message)
             entry = self._entry(partition, offset, record, now)
             if partition.is_retry:
@@ -74,13 +76,16 @@ class Intake:
 
     def _entry(self, partition: Partition, offset: int, record: Message | Garbled, now: float) -> Entry:
         raw = record.key()
-        key = self._keys.get(raw) or self._parsed(raw)
+        key = self._key(raw)
         size = len(raw or b"") + len(record.value() or b"") + headers_size(record.headers())
         entry = Entry(key, partition, offset, record, size, now)
         entry.due = partition.is_retry
         return entry
 
-    def _parsed(self, raw: bytes | None) -> Key:
+    def _key(self, raw: bytes | None) -> Key:
+        known = self._keys.get(raw)
+        if known is not None:
+            return known
         try:
             key = Key.parse(raw)
         except ValueError:

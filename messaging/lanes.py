@@ -57,13 +57,23 @@ class Lanes:
 
     def add(self, entry: Entry) -> bool:
         """Queue a record behind its lane's others. True: it waits with its payload; False: parked."""
-        lane = self._lanes.get(entry.key) or self._lane(entry.key)
-        if lane.parked or lane.loading or len(lane.waiting) >= self.window():
-            self._park(lane, entry.key, entry.partition).append(entry.offset)
-            self._note_hunger(entry.key, lane)
+        if self.add_bare(entry.key, entry.partition, entry.offset):
             return False
-        lane.waiting.append(entry)
+        self._lane(entry.key).waiting.append(entry)
         self.payload_bytes += entry.size
+        return True
+
+    def add_bare(self, key: Key, partition: Partition, offset: int) -> bool:
+        """Queue a record behind its lane's others, by its offset alone, if that is all there is room for."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            if self.window() > 0:
+                return False
+            lane = self._lane(key)
+        elif not (lane.parked or lane.loading) and len(lane.waiting) < self.window():
+            return False
+        self._park(lane, key, partition).append(offset)
+        self._note_hunger(key, lane)
         return True
 
     def park(self, key: Key, partition: Partition, offset: int) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import NamedTuple
 
 # CloudEvents 1.0, Kafka binding, binary mode: attribute name with "ce_" in front.
@@ -87,15 +88,20 @@ def header_pairs(raw: RawHeaders) -> list[tuple[str, bytes | None]]:
 def headers_to_dict(raw: RawHeaders) -> dict[str, bytes]:
     """The last value of each header. Kafka allows repeats; a repeated name is a later writer's correction."""
     if isinstance(raw, list):
-        # What the client hands out; once a record, so without the copy.
-        return {name: value for name, value in raw if isinstance(value, bytes)}
+        # What the client hands out, once a record: names, and bytes or None.
+        found = dict(raw)
+        if None not in found.values():
+            return found
     return {name: value for name, value in header_pairs(raw) if value is not None}
 
 
 def headers_size(raw: RawHeaders) -> int:
     """About the bytes of all names and values."""
     if isinstance(raw, list):
-        return sum([len(name) + len(value) if value else len(name) for name, value in raw])
+        try:
+            return sum(map(len, chain.from_iterable(raw)))
+        except TypeError:
+            pass  # one without a value
     return sum(len(name) + len(value or b"") for name, value in header_pairs(raw))
 
 

@@ -66,7 +66,7 @@ HTTP_SECONDS = Histogram(
 
 _random = random.Random()  # noqa: S311 - trace ids only have to differ
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
-_trace: ContextVar[str | None] = ContextVar("traceparent", default=None)
+_trace: ContextVar["_Span | None"] = ContextVar("span", default=None)
 
 
 class ConsumerMeters:
@@ -126,9 +126,9 @@ def configure_logging(settings: ProcessSettings, process: str) -> None:
 def _add_trace(
     _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    trace = _trace.get()
-    if trace is not None:
-        event["trace"] = trace[3:35]
+    span = _trace.get()
+    if span is not None:
+        event["trace"] = span.traceparent()[3:35]
     return event
 
 
@@ -140,15 +140,31 @@ def new_traceparent() -> str:
 
 def current_traceparent() -> str | None:
     """The trace the running code belongs to; goes into outbox rows and outgoing headers."""
-    return _trace.get()
+    span = _trace.get()
+    return span.traceparent() if span is not None else None
 
 
-def enter_trace(parent: str | None) -> str:
+class _Span:
+    """A span of a trace, made up when somebody first asks: most jobs neither log nor send. Shared by child tasks."""
+
+    __slots__ = ("_parent", "_traceparent")
+
+    def __init__(self, parent: str | None) -> None:
+        self._parent = parent
+        self._traceparent: str | None = None
+
+    def traceparent(self) -> str:
+        if self._traceparent is None:
+            match = _TRACEPARENT.fullmatch(self._parent) if self._parent else None
+            self._traceparent = (
+                f"00-{match[1]}-{_random.randbytes(8).hex()}-{match[2]}" if match else new_traceparent()
+            )
+        return self._traceparent
+
+
+def enter_trace(parent: str | None) -> None:
     """Put the rest of this task into the trace of `parent`, as a new span, or into a trace of its own."""
-    match = _TRACEPARENT.fullmatch(parent) if parent else None
-    span = f"00-{match[1]}-{_random.randbytes(8).hex()}-{match[2]}" if match else new_traceparent()
-    _trace.set(span)
-    return span
+    _trace.set(_Span(parent))
 
 
 @contextmanager
@@ -156,6 +172,8 @@ def trace(parent: str | None) -> Iterator[str]:
     """Run a block in the trace of `parent`, as `enter_trace` does; the trace before it holds again afterwards."""
     before = _trace.get()
     try:
-        yield enter_trace(parent)
+        span = _Span(parent)
+        _trace.set(span)
+        yield span.traceparent()
     finally:
         _trace.set(before)

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -14,8 +15,12 @@ from loadtest.bench.pace import Stop, check, wait_until
 from messaging.poller import BATCH, IDLE_SECONDS, consumer_config
 from messaging.producer import producer_config
 from messaging.publisher import BATCH_BYTES, headers
+from messaging.telemetry import new_traceparent
 
 SLICE_ROWS = 5_000
+
+JOB = b"\0" * 150
+"""As large as the value of a reading job."""
 
 _READ = """
 SELECT seq, topic, key, payload, id::text, source, type,
@@ -35,9 +40,12 @@ def relay_producer(bootstrap: str) -> Producer:
 
 
 def produce_all(client: Producer, topic: str, keys: Sequence[str], stop: Stop) -> None:
-    """One empty job for each key, confirmed."""
+    """One job for each key, with the headers that every event of the layer carries, confirmed."""
+    now, trace = datetime.now(UTC).isoformat(), new_traceparent()
     for place, key in enumerate(keys):
-        _produce(client, topic, key, b"{}", [("ce_id", str(uuid.uuid4()).encode())])
+        job_id = str(uuid.uuid4())
+        row = (place, topic, key, JOB, job_id, "/documents", "bench.job_requested", now, job_id, "1", trace)
+        _produce(client, topic, key, JOB, headers(row))
         if place % SLICE_ROWS == 0:
             check(stop)
     client.flush()
