@@ -69,9 +69,15 @@ def distance_to_uniform(shares: Sequence[float]) -> float | None:
 
 
 def early_starts(ledger: Ledger, retry_after: float) -> int:
-    """Starts after the scheduler had heard of a 429 and before the wait it named was over."""
+    """Starts after the scheduler had heard of a 429 and before the wait it named was over.
+
+    Only a document's first 429 holds everybody: when others passed since, the next is for that document alone.
+    """
     starts = sorted(run.started_at for run in ledger.evidence.runs)
-    told = [call.finished_at for calls in ledger.calls.values() for call in calls if call.status == THROTTLED]
+    first = (
+        min((c.finished_at for c in own if c.status == THROTTLED), default=None) for own in ledger.calls.values()
+    )
+    told = [at for at in first if at is not None]
     return sum(
         max(0, bisect_left(starts, at + retry_after - MOMENT) - bisect_left(starts, at + MOMENT)) for at in told
     )

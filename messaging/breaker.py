@@ -25,8 +25,8 @@ come to an end, and an outage of an hour costs nobody anything.
 WINDOW = 100
 """Ended jobs that the fuse looks back on."""
 
-LARGEST_PART = 0.5
-"""No one sender may account for more than this part of the deaths: that would be the sender's files, not ours."""
+LARGEST_PART = 0.25
+"""No sender may account for more than this part of the deaths: a few with broken files are no bad deploy."""
 
 CLOSING_PART = 0.5
 """A blown fuse closes when the share of deaths has come down to this part of what blew it."""
@@ -77,29 +77,36 @@ class Fuse:
         self._ended: deque[tuple[str, Key] | None] = deque(maxlen=window)
         self._blown: str | None = None
         self._next_death = 0.0
+        self._held: set[str] = set()
 
-    def holds(self, reason: str, key: Key, now: float) -> bool:
+    def holds(self, reason: str, key: Key, job: str, now: float) -> bool:
         """A job of this sender is about to die. True: it must not, the fuse is blown."""
         if self._share >= 1.0:
             return False
-        self._ended.append((reason, key))
+        if job not in self._held:
+            # One that is held comes again and again, and is one death all the same.
+            self._ended.append((reason, key))
         if self._blown is None:
             senders = self._senders(reason)
             deaths = senders.total()
             if deaths <= self._most or max(senders.values()) > deaths * LARGEST_PART:
                 return False
             self._blown, self._next_death = reason, now + TRICKLE_SECONDS
-            return True
-        if reason != self._blown or now < self._next_death:
-            return reason == self._blown
-        self._next_death = now + TRICKLE_SECONDS
-        return False
+        elif reason != self._blown:
+            return False
+        elif now >= self._next_death:
+            self._next_death = now + TRICKLE_SECONDS
+            self._held.discard(job)
+            return False
+        self._held.add(job)
+        return True
 
     def passed(self) -> None:
         """A job went through."""
         self._ended.append(None)
         if self._blown is not None and self._senders(self._blown).total() <= self._most * CLOSING_PART:
             self._blown = None
+            self._held.clear()
 
     def _senders(self, reason: str) -> Counter[Key]:
         return Counter(ended[1] for ended in self._ended if ended is not None and ended[0] == reason)

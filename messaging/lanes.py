@@ -15,6 +15,9 @@ from messaging.entries import Entry, Partition
 from messaging.message import Key
 from messaging.refill import shares
 
+FADES = 0.998
+"""By so much the size of the largest record counts less with each that comes."""
+
 
 class _Lane:
     __slots__ = ("loading", "parked", "waiting")
@@ -40,6 +43,7 @@ class Lanes:
         self._hungry: dict[Partition, dict[Key, None]] = {}  # those of them that run low
         self._loading: dict[Partition, int] = {}
         self._no_room_at = budget + 1
+        self._largest = 1.0  # bytes of a record, lately: what one to be read again may take
         self.payload_bytes = 0
         self.parked = 0
 
@@ -60,7 +64,7 @@ class Lanes:
         if self.add_bare(entry.key, entry.partition, entry.offset):
             return False
         self._lane(entry.key).waiting.append(entry)
-        self.payload_bytes += entry.size
+        self._took(entry.size)
         return True
 
     def add_bare(self, key: Key, partition: Partition, offset: int) -> bool:
@@ -111,7 +115,10 @@ class Lanes:
         They count as being loaded from here on.
         """
         wanted: dict[Partition, dict[int, Key]] = {}
-        most -= sum(self._loading.values())
+        loading = sum(self._loading.values())
+        # What is under way has no size yet: each is taken to be as large as the largest lately.
+        fitting = int((self._budget - self.payload_bytes) / self._largest) - loading
+        most -= loading
         room, self._no_room_at = self.window(), self._budget + 1
         for partition, hungry in list(self._hungry.items()):
             if partition in self._loading:
@@ -122,9 +129,11 @@ class Lanes:
                 if not (lane := self._lanes[key]).loading and len(lane.waiting) < room
             }
             # A partition that cannot be read just now must not keep the others from it.
-            if counts := shares(spare, hungry, max(most, self._window)):
+            least = 0 if self._loading else 1
+            if counts := shares(spare, hungry, max(least, min(max(most, self._window), (fitting + 1) // 2))):
                 wanted[partition] = self._load(partition, counts)
                 most -= self._loading[partition]
+                fitting -= self._loading[partition]
             else:
                 # Asked again once a fair part of the budget is free, or at the next tick: not for every record.
                 self._no_room_at = self.payload_bytes - self._budget // 64
@@ -153,7 +162,7 @@ class Lanes:
         lane = self._lanes[entry.key]
         self._one_loaded(entry.key, lane, entry.partition)
         lane.waiting.append(entry)
-        self.payload_bytes += entry.size
+        self._took(entry.size)
         return True
 
     def gone(self, key: Key, partition: Partition) -> None:
@@ -193,6 +202,10 @@ class Lanes:
             if lane.empty():
                 del self._lanes[key]
         return lost
+
+    def _took(self, size: int) -> None:
+        self.payload_bytes += size
+        self._largest = max(float(size), self._largest * FADES)
 
     def _lane(self, key: Key) -> _Lane:
         lane = self._lanes.get(key)

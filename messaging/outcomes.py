@@ -75,6 +75,9 @@ class Outcomes:
                 telemetry.DEAD_LETTERS.labels(consumer, reason).inc()
                 run.outcome = "dead"
                 return await self._persist(run, error, lambda: self._set_aside(run, error, reason, message))
+            case retry.Later(seconds=seconds):
+                await self.give_back(run)
+                return Again(seconds)
             case retry.Wait() | retry.Pause():
                 await self.give_back(run)
                 return Held()

@@ -26,6 +26,8 @@ EX_SOFTWARE = 70
 EX_CONFIG = 78
 MAX_CONNECTIONS = 1000
 """What one HTTP face serves at a time; whoever comes then is answered 503."""
+KEEP_ALIVE_SECONDS = 30
+"""Longer than clients keep an idle connection (httpx: 5 s), so that a request does not meet the close."""
 
 S = TypeVar("S", bound=ProcessSettings)
 Start = Callable[[AsyncExitStack], Awaitable[None]]
@@ -143,6 +145,7 @@ async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
             lifespan="off",
             access_log=False,
             log_config=None,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, int(settings.drain_seconds)),
             server_header=False,
         )

@@ -51,7 +51,14 @@ class Pause:
     longest: float = LONGEST_PAUSE
 
 
-Decision = RetryIn | SetAside | Wait | Pause
+@dataclass(frozen=True, slots=True)
+class Later:
+    """This job alone waits, in seconds; nothing is charged."""
+
+    seconds: float
+
+
+Decision = RetryIn | SetAside | Wait | Pause | Later
 
 
 def decide(error: BaseException, attempt: int, backoff: Backoff, rng: random.Random) -> Decision:

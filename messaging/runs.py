@@ -4,6 +4,7 @@ The scheduler (`consumer`) decides when; what becomes of a failure is settled in
 """
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ class Runs:
         self._begins: Batcher[Start, Grant] = Batcher(self._begin_batch)
         self._finishes: Batcher[Run, bool] = Batcher(self._finish_batch)
         self._active: set[tuple[str, int]] = set()
+        self.stopping = False
+        """From here on a cancellation is ours: the end of a drain."""
 
     def prepare(self, entry: Entry, *, lent: bool, alone: bool) -> Run:
         """The run of a record that was given a slot. Our own headers count only on a retry topic."""
@@ -130,13 +133,15 @@ class Runs:
         try:
             await self._execute(run)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if self.stopping:
                 raise
-            # Nobody stopped this run: its handler awaited something that was cancelled.
-            run.error = Retryable("The handler waited for something that was cancelled.")
+            # Nobody of us stopped this run: its handler was cancelled, or awaited something that was.
+            run.error = Retryable("The handler was cancelled, or waited for something that was.")
         except Exception as error:
             run.error = classify(error)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() and not self.stopping:
+            await _shake_off(task)
 
     def settled(self, run: Run) -> None:
         """The run's outcome is written: a copy of the same message may ask to run from here on."""
@@ -208,6 +213,14 @@ class Runs:
         async with single_statements(self._pool) as conn:
             held = await self._ledger.finish_many(conn, [(run.id, run.generation, run.token) for run in runs])
         return [run.token in held for run in runs]
+
+
+async def _shake_off(task: "asyncio.Task[Any]") -> None:
+    """Take back a cancellation that is not ours, so that it does not strike where the outcome is written."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # one that is still to come comes here
+    while task.uncancel():
+        pass
 
 
 def _granted(run: Run, grant: Grant) -> bool:

@@ -15,6 +15,7 @@ from messaging import telemetry
 from messaging.alarm import Alarm
 from messaging.delayed import Delayed
 from messaging.entries import Entry, Partition
+from messaging.errors import MessagingError
 from messaging.fairness import Fairness
 from messaging.gate import Gate
 from messaging.lanes import Lanes
@@ -22,7 +23,7 @@ from messaging.outcomes import Outcomes
 from messaging.policy import Policy
 from messaging.queues import Queue, Tally
 from messaging.ready import Ready
-from messaging.retry import Decision, Pause, Wait
+from messaging.retry import Decision, Pause, Wait, describe
 from messaging.runs import Again, Alone, Finished, Held, Run, Runs
 from messaging.turns import Turns
 
@@ -103,6 +104,7 @@ class Scheduler:
 
     async def cancel_all(self) -> None:
         """Stop what still runs; each start is given back uncharged."""
+        self._runs.stopping = True
         await self._turns.cancel_all()
 
     @property
@@ -179,7 +181,7 @@ class Scheduler:
                 self._outcomes.judge.passed(run)
             else:
                 decision = self._outcomes.judge.decide(run)
-                self._hold(decision)
+                self._hold(decision, run.error)
                 # The slot is free: the next job does not wait until this failure is written down.
                 self.dispatch()
                 run.verdict = await self._outcomes.conclude(run, decision)
@@ -190,6 +192,8 @@ class Scheduler:
         except asyncio.CancelledError:
             # Stopped by us at the end of a drain: nobody is to take it for a crash.
             await self._outcomes.give_back(run)
+            if not self._runs.stopping:
+                raise RuntimeError("a run was cancelled by a stranger while its outcome was written") from None
         finally:
             self._runs.settled(run)
         self.dispatch()
@@ -207,14 +211,15 @@ class Scheduler:
             self.meters.slot_seconds.observe(seconds)
             self.meters.wait_seconds.observe(max(0.0, run.started_at - run.entry.ready_at))
 
-    def _hold(self, decision: Decision) -> None:
+    def _hold(self, decision: Decision, error: MessagingError) -> None:
         now = self._loop.time()
         match decision:
             case Wait(seconds=seconds, resource=resource):
                 self.gate.wait(resource, seconds, now)
             case Pause(resource=resource, longest=longest):
                 seconds = self.gate.pause(resource, now, longest)
-                log.warning("starts.held", consumer=self._consumer, resource=resource, seconds=seconds)
+                why = describe(error)
+                log.warning("starts.held", consumer=self._consumer, resource=resource, seconds=seconds, error=why)
             case _:
                 return
         self._held = True

@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
-from services.documents import fields
+from services.documents import api, fields, pdf
 from services.documents.settings import DocumentsSettings
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_example_text_has_every_field_that_a_document_should_have() -> None:
@@ -16,6 +18,25 @@ def test_the_example_text_has_every_field_that_a_document_should_have() -> None:
     assert found["supplier"] == "Acme Ltd"
     assert found["total"] == "12.50"
     assert all(found[name] for name in fields.REQUIRED)
+
+
+def test_the_example_file_is_in_the_clone_and_has_every_field() -> None:
+    (name,) = re.findall(r"-F file=@(\S+)", README)
+    found = {field.name: field.value for field in fields.find(pdf.text((ROOT / name).read_bytes()))}
+    assert all(found[name] for name in fields.REQUIRED)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_every_status_of_a_document_is_explained_or_never_given() -> None:
+    """Nothing rejects a document yet."""
+    told = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[a-z_`, ]+`) \|", README, re.MULTILINE)))
+    assert set(get_args(api.Status)) - {"rejected"} <= set(told)
+    assert "rejected" not in told
 
 
 def test_every_setting_of_the_model_is_explained() -> None:

@@ -12,13 +12,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from messaging.database import is_outage
 from messaging.errors import Outage, OutboxFull
+from web import faults
 
 MEDIA_TYPE = "application/problem+json"
 BUSY_RETRY_SECONDS = 5
 """Retry-After of an answer that refuses work because something behind us is away or full."""
+
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 log = structlog.get_logger(__name__)
 
@@ -108,21 +112,39 @@ async def _problem(_request: Request, error: Exception) -> JSONResponse:
     return error.response()
 
 
-async def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # The first part of a location says where (query, path, body); the rest names the field.
-    faults = [(".".join(str(part) for part in fault["loc"][1:]) or "body", fault["msg"]) for fault in error.errors()]
-    detail = "; ".join(f"{field}: {text}" for field, text in faults)
-    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", detail, faults)
+    body = getattr(request.scope.get("route"), "body_field", None)
+    names = [] if body is None else getattr(body.field_info.annotation, "model_fields", ())
+    found = faults.told(error.errors(), names)
+    detail = " ".join(f"{field}: {text}" for field, text in found)
+    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", detail, found)
 
 
-async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, Problem):
         # Raised while the framework read a body: it would call that a malformed one.
         return error.__cause__.response()
     kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-    return _response(error.status_code, kind, str(error.detail), headers=error.headers)
+    detail, headers = str(error.detail), error.headers
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND:
+            detail = "There is nothing at this path; GET /docs shows the paths there are."
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            # The framework names those of the first route only.
+            allowed = ", ".join(_methods(request))
+            detail, headers = f"This path takes {allowed}; GET /docs shows how.", {"Allow": allowed}
+    return _response(error.status_code, kind, detail, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path of a request takes, over all routes."""
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _busy(_request: Request, error: Exception) -> JSONResponse:

@@ -63,9 +63,9 @@ def verify(secret: str, token: str) -> Identity:
             token, _checked(secret), algorithms=[ALGORITHM], options={"require": ["sub", "exp", "iat", "sid"]}
         )
     except jwt.ExpiredSignatureError:
-        raise InvalidToken("The token has expired; sign in again.") from None
+        raise InvalidToken("The token has expired; `workbot token` prints a new one.") from None
     except jwt.InvalidTokenError:
-        raise InvalidToken("The token is not one of ours.") from None
+        raise InvalidToken("The token is not one of ours; `workbot token` prints one.") from None
     try:
         return _identity(claims["sub"], claims.get("tenant"), claims.get("roles"), claims["sid"])
     except ValueError as error:
@@ -82,7 +82,7 @@ class Bearer(HTTPBearer):
     async def __call__(self, request: Request) -> Identity:  # type: ignore[override]
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise _unauthorized("Send a token: Authorization: Bearer <token>.", "Bearer")
+            raise _unauthorized("Send a token: Authorization: Bearer <token>; `workbot token` prints one.", "Bearer")
         try:
             return verify(self._secret, token.strip())
         except InvalidToken as error:
@@ -93,7 +93,7 @@ def require(identity: Identity, allowed: Iterable[str]) -> None:
     """Raises a 403 problem unless the caller has one of the `allowed` roles."""
     wanted = frozenset(allowed)
     if identity.roles.isdisjoint(wanted):
-        detail = f"This needs the role {' or '.join(sorted(wanted))}; sign in with it."
+        detail = f"This needs the role {' or '.join(sorted(wanted))}; `workbot token` prints a token with it."
         raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="Authorization")
 
 

@@ -5,6 +5,7 @@ targets in any spelling, and a check of the very address that is connected to (`
 """
 
 import ipaddress
+import re
 import socket
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ MAX_URL = 2048
 MAX_HOST = 253
 MAX_LABEL = 63
 """RFC 1035, 2.3.4: what a name's parts, and it as a whole, may take."""
+_NAME = re.compile(r"[a-z0-9._-]+")
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -57,13 +59,16 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
         raise Refused(
             f"The address has no possible host: each part between two dots has 1 to {MAX_LABEL} characters."
         )
+    literal = literal_address(host)
+    # What no name holds was written with %; in brackets, that is the zone of somebody's own network.
+    if not _NAME.fullmatch(host) and ("%" in host or literal is None):
+        raise Refused("The address has no possible host: a name has letters, digits, hyphens and dots.")
     if parts.userinfo:
         raise Refused("The address holds a user name or password; send it without them.")
     port = _PORTS[parts.scheme] if parts.port is None else parts.port
     if not 0 < port < 65536:
         raise Refused("The address names a port that does not exist.")
     target = Target(url, host, port)
-    literal = literal_address(host)
     named_private = literal is None and (host == "localhost" or "." not in host or host.endswith(_LOCAL_SUFFIXES))
     if (named_private or (literal is not None and not is_public(literal))) and not allowed(target, allow):
         raise Refused("The address is private; only pages on the public internet can be fetched.")

@@ -1,5 +1,7 @@
 """The text of a PDF. Runs in a process of the extraction pool: PDFium is native code, fed with strangers' files."""
 
+import re
+
 import pypdfium2
 
 from messaging.errors import NotRetryable
@@ -11,6 +13,7 @@ MAX_CHARACTERS = 2_000_000
 _END = b"%%EOF"
 _END_WITHIN = 4096
 """The end marker stands at the end; some writers and mail gateways append a little after it."""
+_OBJECT = re.compile(rb"\d\s+\d+\s+obj\b")
 
 
 def text(data: bytes) -> str:
@@ -65,12 +68,19 @@ def _refusal(data: bytes, fault: str) -> NotRetryable:
     if "security" in fault.lower():
         return NotRetryable("The PDF is encrypted in an unknown way; send it unprotected.", "password_protected")
     if not _has_end(data):
-        return _truncated()
+        return _truncated() if _OBJECT.search(data) else _no_pdf()
     return NotRetryable("The PDF is damaged and cannot be opened; export it again and send it anew.", "malformed_pdf")
 
 
 def _has_end(data: bytes) -> bool:
     return _END in data.rstrip(b"\0 \t\r\n")[-_END_WITHIN:]
+
+
+def _no_pdf() -> NotRetryable:
+    return NotRetryable(
+        "The file is not a readable PDF: it only begins like one. Export it again and send it anew.",
+        "malformed_pdf",
+    )
 
 
 def _truncated() -> NotRetryable:

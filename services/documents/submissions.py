@@ -91,6 +91,13 @@ def two_kinds(field: str) -> Problem:
     return bad_input(field, "two-kinds", f"One document at a time: send {WAYS}, and only one of them.")
 
 
+def not_a_part(field: str) -> Problem:
+    """A multipart body holds what is said in JSON."""
+    way = f'as JSON, {{"{field}": …}} with Content-Type: application/json'
+    also = ", or as a file in the part" + ' named "file"' if field == "text" else ""
+    return bad_input(field, "not-a-part", f"A multipart body takes a file only. Send the {field} {way}{also}.")
+
+
 def unknown_field(field: str) -> Problem:
     """The body holds something we would otherwise silently ignore."""
     return bad_input(field[:80], "unknown-field", f"There is no such field. Send {WAYS}.")

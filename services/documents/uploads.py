@@ -131,7 +131,9 @@ class _Form:
     def _headers_end(self) -> None:
         options = parse_options_header(self._headers.get(b"content-disposition"))[1]
         field = options.get(b"name", b"").decode("utf-8", "replace")
-        if field in ("text", "url") or (field == "file" and self._sniffer is not None):
+        if field in ("text", "url"):
+            raise submissions.not_a_part(field)
+        if field == "file" and self._sniffer is not None:
             raise submissions.two_kinds(field)
         if field != "file":
             raise submissions.unknown_field(field or "body")

@@ -74,7 +74,8 @@ class Forwarding:
             leaving.cancel()
             await asyncio.gather(forwarding, leaving, return_exceptions=True)
         if left:
-            raise ClientDisconnect
+            log.info("client.left", service=self._name)
+            return
         forwarding.result()
 
     async def _forward(self, scope: Scope, body: "_Body", send: Send) -> None:

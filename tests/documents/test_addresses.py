@@ -19,6 +19,7 @@ PUBLIC = [
     "http://[::ffff:8.8.8.8]/",
     "HTTPS://EXAMPLE.COM",
     "https://example.com./",
+    "https://a_b.example.com/",
 ]
 
 PRIVATE = [
@@ -86,6 +87,12 @@ MALFORMED = [
     "http://example.com:65536/",
     "http://example.com:port/",
     "http://exa\nmple.com/",
+    "http://exa mple.com/",
+    "http://exa%20mple.com/",
+    "http://exa<mple.com/",
+    "http://a*b.com/",
+    "http://8.8.8.8%20x/",
+    "http://[2606:4700::1%25eth0]/",
     "http://[::1/",
     "http://" + "a" * 3000 + ".com/",
     "http://-.-/\x00",

@@ -70,7 +70,8 @@ async def test_a_pdf_that_only_its_owner_may_change_can_be_read(extraction: Extr
 BROKEN = {
     "cut to a half": (FILE.data[: len(FILE.data) // 2], "truncated_pdf"),
     "cut by its last line": (FILE.data[:-8], "truncated_pdf"),
-    "cut to its header": (FILE.data[:20], "truncated_pdf"),
+    "cut to its header": (FILE.data[:20], "malformed_pdf"),
+    "a header and garbage": (b"%PDF-1.7\n" + Random(2).randbytes(4096), "malformed_pdf"),
     "a password": (protected("secret"), "password_protected"),
     "an old password": (protected("secret", algorithm="RC4-128"), "password_protected"),
     "no pages": (written(0), "malformed_pdf"),
@@ -84,7 +85,7 @@ async def test_a_broken_pdf_says_what_is_wrong_with_it(extraction: Extraction, c
     with pytest.raises(NotRetryable) as error:
         await extraction.text("pdf", data)
     assert error.value.reason == reason or (reason is None and error.value.reason.endswith("_pdf"))
-    assert str(error.value).startswith("The PDF ")
+    assert str(error.value).startswith(("The PDF ", "The file is not a readable PDF"))
     assert str(error.value).endswith(".")
 
 

@@ -117,7 +117,9 @@ def test_a_letter_without_a_tenant_is_the_operator_s(api: Running, home: Home, t
     unowned = {"reason": tenant, "unowned": "true"}
     with api.client("root", tenant) as root, api.client("eve", OPERATOR, "viewer") as viewer:
         for nobody in (root, viewer):
-            assert nobody.get(PATH, params=unowned).status_code == 403
+            refused = nobody.get(PATH, params=unowned)
+            assert refused.status_code == 403
+            assert "WORKBOT_OPERATOR_TENANT" in refused.json()["detail"]
         assert viewer.get(f"{PATH}/{first}").status_code == 404
     with api.client("op", OPERATOR) as operator:
         assert operator.get(PATH, params={"reason": tenant}).json()["items"] == []
@@ -205,6 +207,18 @@ def test_many_are_decided_on_by_filter_only(admin: httpx.Client, home: Home, ten
     answer = admin.post(f"{PATH}/send-back", json={"before": before})
     assert (answer.status_code, answer.json()) == (202, {"letters": 1})
     assert (state(home, old), state(home, new)) == (("sending", "root"), ("open", None))
+
+
+def test_a_filter_that_cannot_be_is_told_what_can(admin: httpx.Client) -> None:
+    path = f"{PATH}/discard"
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    unread = admin.post(path, content='{"reason": "x"}', headers=form)
+    extra = admin.post(path, json={"sender": "ann"})
+    unzoned = admin.post(path, json={"before": "2026-05-04T12:00:00"})
+    assert {answer.status_code for answer in (unread, extra, unzoned)} == {422}
+    assert "Content-Type: application/json" in unread.json()["detail"]
+    assert "before, owner, reason, source, unowned" in extra.json()["detail"]
+    assert "2026-05-04T12:30:00Z" in unzoned.json()["detail"]
 
 
 def test_one_letter_shows_its_record_within_bounds(admin: httpx.Client, home: Home, tenant: str) -> None:

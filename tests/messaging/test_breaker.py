@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,14 @@ from messaging.breaker import JOBS, LARGEST_PART, RUNS, WINDOW, Breaker, Fuse
 from messaging.database import Pool
 from messaging.errors import NotRetryable, Throttled, Unavailable
 from messaging.job import Job
-from messaging.judge import FUSE
+from messaging.judge import FUSE, OWN_WAITS
 from messaging.message import Key
 from messaging.policy import Backoff, Policy, Subscription
 from tests.fixtures.stack import Database, Infra
-from tests.messaging.harness import Recording, consuming, read_all, send, until
+from tests.messaging.harness import Recording, committed, consuming, read_all, send, until
 
-ANN, BOB, CEM = Key("acme", "ann"), Key("acme", "bob"), Key("zeta", "cem")
+ANN, *OTHERS = (Key("acme" if n % 2 else "zeta", f"s{n}") for n in range(6))
+SENDERS = [ANN, *OTHERS]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=60))
@@ -49,7 +51,7 @@ def test_an_open_breaker_charges_one_run_an_hour_so_that_the_unbearable_end() ->
     assert charged == [*range(0, 270, 30), 270 + 3600, 270 + 7200, 270 + 10800]
 
 
-@given(st.lists(st.tuples(st.sampled_from([ANN, BOB, CEM]), st.booleans()), max_size=3 * WINDOW))
+@given(st.lists(st.tuples(st.sampled_from(SENDERS), st.booleans()), max_size=3 * WINDOW))
 def test_a_fuse_that_blew_had_most_of_the_last_jobs_dying_and_no_one_sender_to_blame(
     jobs: list[tuple[Key, bool]],
 ) -> None:
@@ -59,7 +61,7 @@ def test_a_fuse_that_blew_had_most_of_the_last_jobs_dying_and_no_one_sender_to_b
         if not dies:
             fuse.passed()
             continue
-        if fuse.holds("broken", key, 0.0):
+        if fuse.holds("broken", key, str(len(ended)), 0.0):
             deaths = [sender for sender in ended[-WINDOW:] if sender is not None]
             assert len(deaths) > WINDOW / 2
             assert max(deaths.count(sender) for sender in set(deaths)) <= len(deaths) * LARGEST_PART
@@ -68,22 +70,22 @@ def test_a_fuse_that_blew_had_most_of_the_last_jobs_dying_and_no_one_sender_to_b
 
 def test_one_sender_never_blows_it_and_a_bad_deploy_does() -> None:
     fuse = Fuse(0.5)
-    assert not any(fuse.holds("malformed_pdf", ANN, 0.0) for _ in range(1000))
+    assert not any(fuse.holds("malformed_pdf", ANN, str(n), 0.0) for n in range(1000))
     fuse = Fuse(0.5)
-    held = [fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 100.0) for n in range(60)]
+    held = [fuse.holds("attempts_exhausted", SENDERS[n % 6], str(n), 100.0) for n in range(60)]
     assert held.index(True) == WINDOW // 2
     assert all(held[WINDOW // 2 :])
-    later = [fuse.holds("attempts_exhausted", ANN, 100.0 + 0.5 * tenth) for tenth in range(31)]
+    later = [fuse.holds("attempts_exhausted", ANN, "one", 100.0 + 0.5 * tenth) for tenth in range(31)]
     assert [n for n, kept in enumerate(later) if not kept] == [10, 20, 30], "one every five seconds"
-    assert not fuse.holds("another_reason", ANN, 100.0)
+    assert not fuse.holds("another_reason", ANN, "other", 100.0)
 
 
 @pytest.mark.parametrize("broken", [0.6, 0.75, 0.9])
 def test_a_deploy_that_breaks_most_jobs_and_not_all_is_stopped_too(broken: float) -> None:
     fuse, rng, died = Fuse(0.5), random.Random(3), 0
-    for _ in range(5000):
+    for n in range(5000):
         if rng.random() < broken:
-            died += not fuse.holds("attempts_exhausted", rng.choice([ANN, BOB, CEM]), 0.0)
+            died += not fuse.holds("attempts_exhausted", rng.choice(SENDERS), str(n), 0.0)
         else:
             fuse.passed()
     assert died <= WINDOW
@@ -92,9 +94,9 @@ def test_a_deploy_that_breaks_most_jobs_and_not_all_is_stopped_too(broken: float
 def test_mended_it_closes_and_counts_anew() -> None:
     fuse = Fuse(0.5)
     for n in range(60):
-        fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 0.0)
+        fuse.holds("attempts_exhausted", SENDERS[n % 6], str(n), 0.0)
     successes = 0
-    while fuse.holds("attempts_exhausted", ANN, 0.0):
+    while fuse.holds("attempts_exhausted", ANN, "one", 0.0):
         fuse.passed()
         fuse.passed()
         fuse.passed()
@@ -103,18 +105,35 @@ def test_mended_it_closes_and_counts_anew() -> None:
     assert successes >= WINDOW // 4
 
 
+@pytest.mark.parametrize("senders", [2, 3])
+def test_a_few_senders_with_broken_files_are_no_bad_deploy(senders: int) -> None:
+    fuse = Fuse(0.5)
+    assert not any(fuse.holds("malformed_pdf", SENDERS[n % senders], str(n), 0.0) for n in range(600))
+
+
+def test_one_that_is_held_and_tried_again_is_one_death() -> None:
+    fuse = Fuse(0.5)
+    for n in range(51):
+        fuse.holds("attempts_exhausted", SENDERS[n % 6], str(n), 0.0)
+    successes = 0
+    while fuse.holds("attempts_exhausted", SENDERS[50 % 6], "50", 0.0):
+        fuse.passed()
+        successes += 1
+    assert successes < WINDOW, "the window empties although one is tried before each success"
+
+
 def test_deaths_with_as_many_successes_between_never_blow_it() -> None:
     fuse = Fuse(0.5)
     for n in range(1000):
-        assert not fuse.holds("attempts_exhausted", (ANN, BOB, CEM)[n % 3], 0.0)
+        assert not fuse.holds("attempts_exhausted", SENDERS[n % 6], str(n), 0.0)
         fuse.passed()
 
 
 def test_different_reasons_do_not_add_up_and_a_share_of_one_turns_it_off() -> None:
     fuse = Fuse(0.5)
-    assert not any(fuse.holds(f"reason-{n % 4}", (ANN, BOB, CEM)[n % 3], 0.0) for n in range(400))
+    assert not any(fuse.holds(f"reason-{n % 4}", SENDERS[n % 6], str(n), 0.0) for n in range(400))
     off = Fuse(1.0)
-    assert not any(off.holds("same", (ANN, BOB, CEM)[n % 3], 0.0) for n in range(400))
+    assert not any(off.holds("same", SENDERS[n % 6], str(n), 0.0) for n in range(400))
 
 
 async def test_a_provider_that_fails_everybody_for_a_while_costs_nobody_a_document(
@@ -232,3 +251,63 @@ async def test_a_bad_deploy_stops_and_goes_on_when_mended_and_one_senders_files_
     async with ledger_pool.connection() as conn:
         states = await (await conn.execute("select state, count(*) from ledger group by state order by 1")).fetchall()
     assert states == [("dead", 50), ("done", 70)]
+
+
+async def test_a_job_that_others_pass_by_is_held_alone_and_charged_in_the_end(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database
+) -> None:
+    """One document too large for the provider's rate, refused with 429 each time, must not stop everybody."""
+    sub = source(backoff=Backoff(attempts=2, base=0.01, cap=0.05))
+
+    async def work(job: Job) -> None:
+        if job.key.sender == "unlucky":
+            raise Throttled("Request too large for the rate.", 0.5)
+        await asyncio.sleep(0.01)
+
+    handler = Recording(work)
+    send(infra.kafka_bootstrap, sub.topic, [("acme:unlucky", {})])
+    send(infra.kafka_bootstrap, sub.topic, [(f"acme:s{n % 8}", {"n": n}) for n in range(2000)])
+    async with consuming(infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo):
+        await until(lambda: len(handler.ends) == 1, 60, "the unlucky one comes to an end")
+        await until(lambda: len(set(handler.ids())) == 2001, 60)
+    unlucky = handler.ends[0][0]
+    attempts = [attempt for job, attempt, _ in handler.starts if job == unlucky]
+    assert attempts == [1] * (OWN_WAITS + 2) + [2]
+    others = sorted(at for job, _, at in handler.starts if job != unlucky)
+    long_pauses = [later - sooner for sooner, later in pairwise(others) if later - sooner > 0.4]
+    assert len(long_pauses) <= 1, "everybody waits once for it, not each time"
+
+
+@pytest.mark.parametrize("where", ["at the end", "while it waits", "by a child"])
+async def test_a_handler_that_is_cancelled_by_a_stranger_is_tried_again_and_loses_no_slot(
+    infra: Infra, source: Callable[..., Subscription], ledger_pool: Pool, database: Database, where: str
+) -> None:
+    sub = source(policy=Policy(per_key=1, total=2))
+    broken = True
+
+    async def work(job: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if not broken or job.key.sender != "odd":
+            return
+        if where == "by a child":
+            asyncio.get_running_loop().call_soon(task.cancel)
+        else:
+            task.cancel()
+        if where != "at the end":
+            await asyncio.sleep(5)
+
+    handler = Recording(work)
+    send(infra.kafka_bootstrap, sub.topic, [("acme:odd", {"n": n}) for n in range(6)])
+    async with consuming(
+        infra.kafka_bootstrap, sub, handler, pool=ledger_pool, conninfo=database.conninfo
+    ) as consumer:
+        await until(lambda: len(handler.starts) >= 3)
+        broken = False
+        send(infra.kafka_bootstrap, sub.topic, [("acme:even", {"n": n}) for n in range(6)])
+        await until(lambda: len({*handler.ids()}) == 12, what="the others run")
+        await until(lambda: consumer.scheduler.running == 0 and not len(consumer.scheduler.delayed))
+        await until(lambda: committed(infra.kafka_bootstrap, sub) == 12, what="the commit reaches the end")
+    async with ledger_pool.connection() as conn:
+        states = await (await conn.execute("select state, count(*) from ledger group by state")).fetchall()
+    assert states == [("done", 12)]

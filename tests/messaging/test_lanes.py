@@ -88,6 +88,27 @@ def test_a_lane_that_got_no_room_is_fed_once_there_is_some() -> None:
     assert lanes.wanted() == {partition: {1: QUIET}}
 
 
+def test_large_records_that_are_read_again_stay_within_the_budget_and_all_come() -> None:
+    lanes, size, budget = Lanes(window=200, budget=6_400), 100, 6_400
+    partitions = [Partition("jobs", number, is_retry=False) for number in range(6)]
+    for offset in range(250):
+        for partition in partitions:
+            lanes.add(entry(Key("acme", f"s{offset % 50}-{partition.number}"), partition, offset, size))
+    left, loading, most = 6 * 250, deque[tuple[Partition, int, Key]](), 0
+    while left:
+        for partition, wanted in lanes.wanted().items():
+            loading.extend((partition, offset, key) for offset, key in sorted(wanted.items()))
+        most = max(most, lanes.payload_bytes + size * len(loading))
+        while loading:
+            partition, offset, key = loading.popleft()
+            assert lanes.loaded(entry(key, partition, offset, size))
+        most = max(most, lanes.payload_bytes)
+        key = next(key for key, lane in lanes._lanes.items() if lane.waiting)
+        lanes.take(key)
+        left -= 1
+    assert most <= budget + size
+
+
 def test_a_revoked_partition_leaves_nothing_behind() -> None:
     lanes = Lanes(window=2)
     ours, theirs = Partition("jobs", 0, is_retry=False), Partition("jobs", 1, is_retry=False)

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
+from uuid import UUID
 
 import httpx
 import psycopg
 import pytest
-from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from messaging import telemetry
 from messaging.errors import Outage, OutboxFull
@@ -17,6 +19,19 @@ from web.problems import MEDIA_TYPE, bad_input
 from web.tokens import Bearer, Identity, require
 
 SECRET = "a secret of at least thirty-two bytes"
+
+
+class Sent(BaseModel):
+    """What POST /number takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = Field(ge=1)
+    name: str = Field("", max_length=3)
+    at: AwareDatetime | None = None
+    colour: Literal["red", "green"] = "red"
+    parts: list[UUID] = []
+    bright: bool = False
 
 
 def face(live: Mapping[str, probes.Check] | None = None, ready: Mapping[str, probes.Check] | None = None) -> FastAPI:
@@ -40,6 +55,14 @@ def face(live: Mapping[str, probes.Check] | None = None, ready: Mapping[str, pro
     @app.get("/number")
     async def number(size: Annotated[int, Query(ge=1)], name: str = "") -> int:
         return size
+
+    routes = APIRouter()
+
+    @routes.post("/number")
+    async def send(sent: Sent) -> int:
+        return sent.size
+
+    app.include_router(routes)
 
     @app.get("/admin")
     async def admin(who: Annotated[Identity, Depends(bearer)]) -> str:
@@ -105,15 +128,66 @@ async def test_refused_work_says_when_to_come_back(client: httpx.AsyncClient) ->
 
 
 async def test_a_wrong_method_is_a_problem_that_names_the_right_one(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/number")
+    answer = await client.post("/trace")
     assert_problem(answer, 405)
     assert answer.headers["allow"] == "GET"
+
+
+async def test_a_wrong_method_is_told_of_every_right_one(client: httpx.AsyncClient) -> None:
+    answer = await client.delete("/number")
+    assert_problem(answer, 405)
+    assert answer.headers["allow"] == "GET, POST"
+    assert "GET, POST" in answer.json()["detail"]
+
+
+async def test_an_unknown_path_leads_to_the_docs(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/nowhere")
+    assert_problem(answer, 404)
+    assert "/docs" in answer.json()["detail"]
+
+
+REMEDIES = {
+    "a form": ("{}", "application/x-www-form-urlencoded", "body", "Content-Type: application/json"),
+    "no type": ("{}", None, "body", "Content-Type: application/json"),
+    "nothing": ("", "application/json", "body", "The body is missing"),
+    "no JSON": ('{"size": 1', "application/json", "body", "at character 10"),
+    "a list": ("[1]", "application/json", "body", "JSON object"),
+    "without what it needs": ("{}", "application/json", "size", "required"),
+    "another field": ('{"size": 1, "zise": 2}', "application/json", "zise", "at, bright, colour, name, parts, size"),
+    "a time of no zone": ('{"size": 1, "at": "2026-05-04T12:00:00"}', "application/json", "at", "04T12:30:00Z"),
+    "no time": ('{"size": 1, "at": "noon"}', "application/json", "at", "04T12:30:00Z"),
+    "a size of none": ('{"size": 0}', "application/json", "size", "Send 1 or more."),
+    "a word as a size": ('{"size": "big"}', "application/json", "size", "whole number"),
+    "half a size": ('{"size": 1.5}', "application/json", "size", "whole number"),
+    "a long name": ('{"size": 1, "name": "abcd"}', "application/json", "name", "at most 3"),
+    "a number as a name": ('{"size": 1, "name": 4}', "application/json", "name", "Send a string."),
+    "no such colour": ('{"size": 1, "colour": "blue"}', "application/json", "colour", "Send 'red' or 'green'."),
+    "a wrong id": ('{"size": 1, "parts": ["x"]}', "application/json", "parts.0", "Send an id"),
+    "perhaps": ('{"size": 1, "bright": "perhaps"}', "application/json", "bright", "true or false"),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+async def test_what_is_wrong_with_a_body_comes_with_its_remedy(client: httpx.AsyncClient, case: str) -> None:
+    content, kind, field, remedy = REMEDIES[case]
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = await client.post("/number", content=content.encode(), headers=headers)
+    assert_problem(answer, 422, field)
+    assert remedy in answer.json()["errors"][0]["detail"]
+    assert answer.json()["detail"].startswith(f"{field}: ")
+    assert "Input should" not in answer.text
+
+
+async def test_what_is_wrong_with_a_query_comes_with_its_remedy(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/number?size=0")
+    assert answer.json()["detail"] == "size: Send 1 or more."
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Basic YTpi", "Bearer x.y.z"])
 async def test_without_a_valid_token_the_answer_is_401(client: httpx.AsyncClient, header: str | None) -> None:
     answer = await client.get("/admin", headers={} if header is None else {"Authorization": header})
     assert_problem(answer, 401, "Authorization")
+    assert "workbot token" in answer.json()["detail"]
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 

@@ -97,11 +97,26 @@ async def test_the_page_shows_every_operation_and_loads_nothing(face: FastAPI) -
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = answer.text
-    assert re.findall(r"(?:src|href|action)=.([^\"' >]*)", page) == ["openapi.json"]
+    linked = re.findall(r"(?:src|href|action)=.([^\"' >]*)", page)
+    assert [link for link in linked if not link.startswith("#")] == ["openapi.json"]
     assert "//" not in re.sub(r"<pre>.*?</pre>", "", page, flags=re.DOTALL)
     for path, methods in face.openapi()["paths"].items():
         for method in methods:
             assert f'data-method="{method.upper()}" data-path="{path}"' in page
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))
+async def test_the_page_shows_each_schema_once_and_links_to_it(face: FastAPI) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(face), base_url="http://face") as client:
+        page = (await client.get("/docs")).text
+    document = face.openapi()
+    shown = re.findall(r'id="schema-([^"]+)"', page)
+    assert sorted(shown) == shown == sorted(document["components"]["schemas"])
+    assert set(re.findall(r'href="#schema-([^"]+)"', page)) == set(
+        re.findall(r"'\$ref': '#/components/schemas/([^']+)'", str(document))
+    )
+    assert "$ref" not in page
+    assert page.count("urn:workbot:problem:not-found") == 1
 
 
 @pytest.mark.parametrize("face", FACES.values(), ids=list(FACES))

@@ -194,7 +194,10 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
 
 def _check_unowned(seen: Sight, unowned: bool) -> None:
     if unowned and not seen.operator:
-        detail = "Letters that no tenant owns are for the admins of the operator's tenant."
+        detail = (
+            "Letters that no tenant owns are for the admins of the operator's tenant, the one that the setting "
+            "WORKBOT_OPERATOR_TENANT of the gateway names; unset, nobody sees them."
+        )
         raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="unowned")
 
 
