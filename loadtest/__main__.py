@@ -12,7 +12,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from loadtest import console, promises, run
+from loadtest import console, promises, report, run
 from loadtest.scenario import Scenario
 from loadtest.stage import Stage
 from messaging.errors import MessagingError
@@ -98,9 +98,10 @@ def _scenario(senders: str, counts: str, broken: int | None, **options: float | 
 
 
 async def _until_signalled(test: run.LoadTest, out: Path) -> run.Result:
-    """Perform the run; SIGTERM breaks it off as Ctrl-C does."""
+    """Perform the run; SIGTERM, and the end of the terminal, break it off as Ctrl-C does."""
     task = asyncio.ensure_future(test.perform(out))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     return await task
 
 
@@ -115,7 +116,12 @@ def _show(result: run.Result) -> None:
     fewest = promises.fewest(run_of["scenario"]["total"])
     if run_of["documents"] < fewest:
         screen.print(f"Times are promised from {fewest} documents on; the report has them all the same.", style="dim")
-    screen.print(f"\nReport: {result.page}\nFigures: {result.report}", highlight=False, soft_wrap=True)
+    kept = report.kept_page(result.page.parent, run_of["id"])
+    screen.print(
+        f"\nReport: {kept}\nFigures: {kept.with_suffix('.json')}\nThe newest is also {result.page}.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _told(promise: promises.Promise) -> str:

@@ -15,7 +15,12 @@ from loadtest.records import Evidence
 from loadtest.scenario import Scenario
 
 HISTORY = "runs"
-"""Folder under the output folder with every run's figures, named by run id (ids sort by time)."""
+"""Folder under the output folder with every run's figures and page, named by run id (ids sort by time)."""
+
+
+def kept_page(out: Path, run: str) -> Path:
+    """The page of one run, which no later run writes over."""
+    return out / HISTORY / f"{run}.html"
 
 
 def write(
@@ -26,13 +31,15 @@ def write(
     promises: Sequence[Promise],
     lending: Figures | None,
 ) -> tuple[Path, Path]:
-    """Write report.json and report.html into `out`; returns their paths. Also keeps the JSON in the history."""
+    """Write report.json and report.html into `out`; returns their paths. Also keeps both in the history."""
     text = json.dumps({**figures, "promises": [asdict(promise) for promise in promises]}, indent=2) + "\n"
     (out / HISTORY).mkdir(parents=True, exist_ok=True)
     (out / HISTORY / f"{figures['run']['id']}.json").write_text(text, "utf-8")
     report, page = out / "report.json", out / "report.html"
     report.write_text(text, "utf-8")
-    page.write_text(render(scenario, evidence, figures, promises, lending), "utf-8")
+    drawn = render(scenario, evidence, figures, promises, lending)
+    kept_page(out, figures["run"]["id"]).write_text(drawn, "utf-8")
+    page.write_text(drawn, "utf-8")
     return report, page
 
 

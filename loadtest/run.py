@@ -32,6 +32,7 @@ STALLED_SECONDS = 120.0
 _OTHERS_SECONDS = 60.0
 _WARM_UP_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
+_KNOCK_SECONDS = 10.0
 _TOKEN_SECONDS = 6 * 3600.0
 _FIRST_PROBE_INDEX = 1_000_000
 """The probe's texts come from indexes no scenario reaches."""
@@ -73,8 +74,10 @@ class LoadTest:
         self.left = Left(self.tenant)
 
     async def perform(self, out: Path) -> Result:
-        """Send, watch, collect, report."""
+        """Send, watch, collect, report. Raises NotFit and NotReading before it touches anything."""
         scenario = self._scenario
+        await asyncio.to_thread(self._stage.check)
+        await self._knock()
         plan = await asyncio.to_thread(lambda: list(scenario.plan()))
         terms = Terms(
             scenario.seed, scenario.mean, scenario.error_rate, scenario.timeout_rate, scenario.throttle_rate
@@ -154,6 +157,14 @@ class LoadTest:
                 self._say(f"No document has ended for {STALLED_SECONDS:.0f} s; taking stock.")
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _knock(self) -> None:
+        """See that somebody is at the address before anything is restarted on its behalf."""
+        try:
+            async with httpx.AsyncClient(timeout=_KNOCK_SECONDS, trust_env=False) as client:
+                await client.get(f"{self._api}/readyz")
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise NotReading(f"{self._api} does not answer: {error or type(error).__name__}") from error
 
     async def _warm_up(self, client: httpx.AsyncClient, conn: store.Connection) -> Orders:
         """Send the probe's documents, under a tenant of their own, and see them read before the clock starts."""

@@ -12,7 +12,9 @@ from pathlib import Path
 from loadtest.provider import ProviderProcess
 from loadtest.scenario import Scenario
 from messaging.database import conninfo
+from messaging.errors import MessagingError
 from stack import control
+from stack.child import INFRA
 from stack.endpoints import Endpoints
 
 API, WORKER = "documents-api", "documents-worker"
@@ -35,12 +37,23 @@ def settings(scenario: Scenario, provider: ProviderProcess) -> Mapping[str, Mapp
     return {API: fetch, WORKER: fetch | worker}
 
 
+class NotFit(MessagingError):
+    """A part that the run needs is not ready, so there is nothing to measure."""
+
+
 class Stage:
     """One running stack. Raises control.NotRunning when there is none."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self.endpoints: Endpoints = control.endpoints(data_dir)
+
+    def check(self) -> None:
+        """Raises NotFit, before anything is touched, unless all that the run needs is ready."""
+        needed = {*INFRA, "deploy", API, WORKER}
+        ill = [child for child in control.status(self._data_dir).ill if child.name in needed]
+        if ill:
+            raise NotFit("\n".join(child.complaint for child in ill))
 
     def database(self) -> str:
         """A connection string for the service's database, under the service's own role."""
@@ -54,14 +67,17 @@ class Stage:
         """Run a block with the service on these terms; afterwards, however it ends, the service is as it was."""
         say("Pointing the documents service at the simulated provider.")
         given = settings(scenario, provider)
-        pointing = [asyncio.create_task(self._restart(name, variables)) for name, variables in given.items()]
+        restarts = (self._restart(name, variables) for name, variables in given.items())
+        pointing = asyncio.gather(*restarts, return_exceptions=True)
         try:
             # Shielded: a restart under way cannot be taken back, and must not come after the one that undoes it.
-            await asyncio.shield(asyncio.gather(*pointing))
+            for failure in await asyncio.shield(pointing):
+                if failure is not None:
+                    raise failure
             yield
         finally:
             say("Giving the documents service its own settings back.")
-            await asyncio.wait(pointing)
+            await asyncio.wait([pointing])
             await asyncio.gather(*(self._restart(name, None) for name in given))
 
     async def _restart(self, name: str, variables: Mapping[str, str] | None) -> None:

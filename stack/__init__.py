@@ -19,11 +19,13 @@ Read in this order:
 
     guard        the process between supervisor and child: ends the child when its parent is gone
     guarded      starts a child under its guard
+    refusal      why a service does not take what it was given: the reason it left in its log
     watch        asks a child whether it is ready and alive, and says when to give it up
     supervisor   the one asyncio process that keeps the children running
+    given        which settings a stack was started with, told from those of a later call
     daemon       a supervisor as its own process
     embedded     one stack as a whole, from its lock to its last child
     desk         the supervisor's side of the control socket
     control      the other side: for the command, the load test and tests
-    cli          the `workbot` command; launch starts stacks for it, screen and terminal print
+    cli          the `workbot` command; launch starts stacks for it, passing the load test; screen and terminal print
 """

@@ -35,6 +35,7 @@ class Child:
     once          a step, not a server: ready when it has exited with 0
     stop_signal   asks for a clean end; after `grace` seconds the whole process group is killed
     last_signal   what the kernel sends should even the guard be killed
+    refusal       exit code of a start that is not to be tried again, unless it was ready with these variables before
     ready_within  seconds from start to ready (with `alive`: to alive), else it is ended and counts as failed
     """
 
@@ -53,4 +54,5 @@ class Child:
     stop_signal: signal.Signals = signal.SIGTERM
     last_signal: signal.Signals = signal.SIGKILL
     grace: float = 10.0
+    refusal: int | None = None
     ready_within: float = 90.0

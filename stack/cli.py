@@ -2,21 +2,20 @@
 
 import asyncio
 import json
-import signal
-import subprocess
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from messaging import settings as environment
 from messaging.settings import read_secret
-from stack import control, deploy, keys, launch, logs, ports, progress, screen
+from stack import control, deploy, keys, launch, logs, passing, ports, progress, screen
 from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
-from stack.terminal import err, faults, out
+from stack.terminal import err, faults, out, settings_kept
 
 UP_SECONDS = 300.0
 
@@ -87,11 +86,11 @@ def down(
     """Stop the stack. Its data is kept for the next start."""
     data_dir = _Chosen.settings.data_dir
     with faults():
+        if delete and data_dir.exists() and not yes:
+            typer.confirm(f"Stop the stack and delete everything under {data_dir}?", abort=True)
         stopped = control.stop(data_dir)
         out.print("The stack has stopped." if stopped else f"No stack is running on {data_dir}.", highlight=False)
         if delete and data_dir.exists():
-            if not yes:
-                typer.confirm(f"Delete everything under {data_dir}?", abort=True)
             delete_data(Layout(data_dir))
             out.print("Its data is deleted.")
 
@@ -185,21 +184,23 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def load(context: typer.Context) -> None:
     """Run the load test against the running stack. Options are the load test's own: `workbot load --help`."""
-    raise typer.Exit(_loadtest("load", context.args))
+    _replace_by_loadtest("load", context.args)
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Start the stack if it does not run, run the load test, and say where everything is. Takes its options, too."""
     if "--help" in context.args:
-        raise typer.Exit(_loadtest("demo", context.args))
+        _replace_by_loadtest("demo", context.args)
     data_dir = _Chosen.settings.data_dir
     with faults():
-        if not control.is_running(data_dir):
+        if control.is_running(data_dir):
+            out.print(f"A stack is running already. {settings_kept(data_dir)}", highlight=False, markup=False)
+        else:
             _up_detached({})
         control.wait_until_ready(data_dir)
         endpoints = control.endpoints(data_dir)
-    code = _loadtest("demo", context.args)
+    code = passing.run(_loadtest("demo", context.args))
     out.print()
     out.print(screen.addresses(endpoints))
     out.print("The stack is still running; `workbot down` stops it.", highlight=False)
@@ -217,13 +218,16 @@ def _up_detached(fixed: dict[str, int]) -> None:
         raise
 
 
-def _loadtest(command: str, arguments: list[str]) -> int:
-    """Run the load test as a process of its own, in this terminal; returns its exit code."""
+def _loadtest(command: str, arguments: list[str]) -> list[str]:
+    """The command that runs the load test on this data directory."""
     chosen = [f"--called-as=workbot {command}", "--data-dir", str(_Chosen.settings.data_dir)]
-    process = subprocess.Popen([sys.executable, "-m", "loadtest", *chosen, *arguments])  # noqa: S603
-    # Ctrl-C reaches it as well: it ends by itself, and tidies up first.
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    return process.wait()
+    return [sys.executable, "-m", "loadtest", *chosen, *arguments]
+
+
+def _replace_by_loadtest(command: str, arguments: list[str]) -> NoReturn:
+    """Become the load test: signals to this process are then signals to it."""
+    sys.stdout.flush()
+    os.execv(sys.executable, _loadtest(command, arguments))  # noqa: S606
 
 
 def _port(text: str) -> tuple[str, int]:

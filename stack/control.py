@@ -87,9 +87,13 @@ def wait_until_ready(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0) 
         else:
             if current.ready:
                 return current
-            waiting = ", ".join(f"{child.name} ({child.phase})" for child in current.children if not child.ready)
+            if current.refused:
+                raise ControlFailed("\n".join(child.complaint for child in current.refused))
+            waiting = ", ".join(f"{child.name} ({child.phase})" for child in current.ill)
         if time.monotonic() >= deadline:
-            raise ControlFailed(f"Not ready within {timeout:g} s: {waiting}.")
+            raise ControlFailed(
+                f"Not ready within {timeout:g} s: {waiting}. `workbot logs NAME` tells why, `workbot down` ends it."
+            )
         time.sleep(0.1)
 
 

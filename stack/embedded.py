@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from messaging.errors import Misconfigured
-from stack import keys, locks, memory, pghome, plan, ports, services, sockets, state
+from stack import given, keys, locks, memory, pghome, plan, ports, services, sockets, state
 from stack.artifacts import Progress, Store
 from stack.desk import Desk, Refused
 from stack.layout import Layout
@@ -107,7 +107,7 @@ class Embedded:
         known = state.read(self.layout.state)
         self.ports = ports.choose(self._fixed_ports, known.ports, self._claims.take, self._usual_ports, known.fixed)
         fixed = [name for name in {**known.ports, **self.ports} if name in known.fixed or name in self._fixed_ports]
-        self._state = state.State({**known.ports, **self.ports}, fixed=fixed)
+        self._state = state.State({**known.ports, **self.ports}, fixed=fixed, given=self._given())
         self.plan = plan.make(self.layout, self.home, self.ports, self._store)
         self.endpoints = self.plan.endpoints()
         children = self.plan.infrastructure()
@@ -115,6 +115,9 @@ class Embedded:
             children += services.children(self.layout, self.endpoints, self._service_environment)
         self.supervisor = Supervisor(self.layout, children, self._changed)
         state.write(self.layout.state, replace(self._state, pid=os.getpid()))
+
+    def _given(self) -> dict[str, str]:
+        return given.marks(self.layout, self._service_environment)
 
     def _release(self) -> None:
         self._claims.release()
@@ -174,6 +177,8 @@ class Embedded:
             raise Refused("env must be an object of strings.")
         try:
             await self.supervisor.restart(name, {str(key): str(value) for key, value in overrides.items()})
+        except Misconfigured as error:
+            raise Refused(str(error)) from None
         except TimeoutError:
             raise Refused(f"{name} was restarted but is not ready yet; see its log.") from None
         return {}

@@ -84,9 +84,19 @@ def detached(
                 show(status)
                 if status.ready:
                     return
+                give_up_if_refused(status)
                 _give_up_if_hopeless(status, layout)
             time.sleep(REFRESH_SECONDS / 2)
     raise NotUp(f"Not everything is ready after {timeout:g} s. See `workbot status` and `workbot logs NAME`.")
+
+
+def give_up_if_refused(status: Status) -> None:
+    """Once everything else is ready: what was refused, and what to do."""
+    if status.refused and status.refused == status.ill:
+        raise NotUp(
+            "\n".join(f"{child.name} {child.message}" for child in status.refused)
+            + "\nUntil then the rest runs without it."
+        )
 
 
 def _give_up_if_hopeless(status: Status, layout: Layout) -> None:

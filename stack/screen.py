@@ -16,6 +16,7 @@ _COLOURS = {
     Phase.DONE: "green",
     Phase.SILENT: "red",
     Phase.DIED: "red",
+    Phase.REFUSED: "red",
     Phase.STOPPED: "dim",
     Phase.WAITING: "dim",
 }
@@ -104,7 +105,8 @@ class View:
             return
         for child in status.children:
             # What a probe says while the child starts is for the table; lines tell of phases and deaths.
-            told = child.phase.value + (f": {child.message}" if child.phase in (Phase.DIED, Phase.SILENT) else "")
+            ill = child.phase in (Phase.DIED, Phase.REFUSED, Phase.SILENT)
+            told = child.phase.value + (f": {child.message}" if ill else "")
             if self._told.get(child.name) != told:
                 self._told[child.name] = told
                 self._console.print(f"{child.name}: {told}", highlight=False, markup=False)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 
+from messaging.process import EX_CONFIG
 from messaging.settings import inherited_environment
 from stack import patience, probes
 from stack.child import INFRA, Child
@@ -72,4 +73,5 @@ def _process(service: str, role: str, url: str, environment: Mapping[str, str]) 
         alive=alive,
         patience=patience.SERVICE_SECONDS,
         grace=20.0,
+        refusal=EX_CONFIG,
     )

@@ -15,6 +15,7 @@ class Phase(StrEnum):
     READY = "ready"
     SILENT = "silent"  # was ready, does not answer now
     DIED = "died"  # starts again after a pause
+    REFUSED = "refused"  # what it was given; not started again until a person has acted
     STOPPING = "stopping"
     STOPPED = "stopped"
     DONE = "done"  # a step that ended well
@@ -23,6 +24,11 @@ class Phase(StrEnum):
     def fit(self) -> bool:
         """Whether those that need the child may start."""
         return self in (Phase.READY, Phase.DONE)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a start has come to its end, good or bad."""
+        return self.fit or self is Phase.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,12 @@ class ChildStatus:
     def ready(self) -> bool:
         return self.phase.fit
 
+    @property
+    def complaint(self) -> str:
+        """One sentence on a child that is not ready, with what to read next."""
+        state = f"{self.phase.value}: {self.message}" if self.message else self.phase.value
+        return f"{self.name} is not ready ({state}); see `workbot logs {self.name}`."
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -54,6 +66,16 @@ class Status:
     stopping: bool
     memory_bytes: int
     children: tuple[ChildStatus, ...]
+
+    @property
+    def ill(self) -> tuple[ChildStatus, ...]:
+        """The children that should be ready and are not."""
+        return tuple(child for child in self.children if not child.ready)
+
+    @property
+    def refused(self) -> tuple[ChildStatus, ...]:
+        """The children that stay down until a person has acted."""
+        return tuple(child for child in self.children if child.phase is Phase.REFUSED)
 
     def child(self, name: str) -> ChildStatus:
         """Raises KeyError for a name that is not part of the stack."""

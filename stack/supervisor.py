@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from messaging.errors import MessagingError
-from stack import order, ports
+from messaging.errors import MessagingError, Misconfigured
+from stack import order, ports, refusal
 from stack.backoff import Restart
 from stack.child import Child
 from stack.guarded import Guarded
@@ -23,7 +23,7 @@ log = structlog.get_logger("stack")
 @dataclass(slots=True)
 class Life:
     """What the supervisor knows of one child. `since` is Unix time, `failures` counts deaths in a row, `planned` the
-    starts that were asked for.
+    starts that were asked for. `proven`: it was ready once with the variables it has.
     """
 
     child: Child
@@ -36,6 +36,7 @@ class Life:
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     run: Guarded | None = None
     asked: bool = False
+    proven: bool = False
 
     @property
     def restarts(self) -> int:
@@ -105,11 +106,11 @@ class Supervisor:
         """Stop a child and start it with these environment variables on top of its own; return once it is ready.
 
         The variables stay for later restarts, also after a crash, until the next call. Raises KeyError for an unknown
-        name, TimeoutError when it is not ready in time.
+        name, Misconfigured when the child refuses them, TimeoutError when it is not ready in time.
         """
         life = self.lives[name]
         life.overrides = dict(overrides)
-        life.failures = 0
+        life.failures, life.proven = 0, False
         before = life.starts
         life.asked = True
         if life.run is not None:
@@ -118,7 +119,9 @@ class Supervisor:
         async with self._changed:
             self._changed.notify_all()
             async with asyncio.timeout(life.child.grace + life.child.ready_within):
-                await self._changed.wait_for(lambda: life.starts > before and life.phase.fit)
+                await self._changed.wait_for(lambda: life.starts > before and life.phase.settled)
+        if life.phase is Phase.REFUSED:
+            raise Misconfigured(f"{name} {life.message}")
 
     async def _enter(self, life: Life, phase: Phase, message: str = "") -> None:
         if (life.phase, life.message) == (phase, message):
@@ -127,6 +130,7 @@ class Supervisor:
             log.info("child", child=life.child.name, phase=phase, message=message)
             life.since = time.time()
         life.phase, life.message = phase, message
+        life.proven = life.proven or phase is Phase.READY
         self._on_change(life)
         async with self._changed:
             self._changed.notify_all()
@@ -142,6 +146,12 @@ class Supervisor:
             began = time.monotonic()
             try:
                 fault = await self._live(life)
+            except refusal.Refused as refused:
+                await self._enter(life, Phase.REFUSED, str(refused))
+                async with self._changed:
+                    await self._changed.wait_for(lambda: life.asked)
+                life.planned += 1
+                continue
             except MessagingError as error:
                 log.warning("child could not be started", child=life.child.name, error=str(error))
                 fault = str(error).rstrip(".")
@@ -177,7 +187,9 @@ class Supervisor:
                 return ""
         environment = {**child.environment, **life.overrides}
         await self._enter(life, Phase.STARTING)
-        run = await Guarded.start(child, environment, self._layout.log(child.name), self._layout.children_lock)
+        output = self._layout.log(child.name)
+        begin = output.stat().st_size if output.exists() else 0
+        run = await Guarded.start(child, environment, output, self._layout.children_lock)
         life.run = run
         if life.asked:
             run.release()
@@ -200,6 +212,9 @@ class Supervisor:
             return None
         if watch.done() and not watch.cancelled():
             return watch.result()
+        if code == child.refusal and not (life.proven or life.asked) and all(map(ports.is_free, child.ports)):
+            # What was ready with these settings before is not refused for them: that may pass, and is tried again.
+            raise refusal.Refused(f"ended with {code}: {refusal.said(output, begin)}; {refusal.REMEDY}")
         return _ended(code)
 
     def _watch(self, life: Life) -> Watch:

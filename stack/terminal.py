@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import typer
 from rich.console import Console
 
 from messaging.errors import MessagingError
-from stack import control, screen
+from messaging.settings import given_environment
+from stack import control, given, screen
 from stack.embedded import AlreadyRunning
+from stack.layout import Layout
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -22,7 +25,7 @@ def faults() -> Iterator[None]:
     except AlreadyRunning as error:
         _say(str(error))
         with suppress(control.NotRunning):
-            err.print(screen.addresses(control.endpoints(error.data_dir)))
+            _tell_of_running(error.data_dir)
         raise typer.Exit(1) from None
     except PermissionError as error:
         _say(f"{error.filename}: {error.strerror}. Does it belong to another user?")
@@ -32,6 +35,27 @@ def faults() -> Iterator[None]:
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _tell_of_running(data_dir: Path) -> None:
+    try:
+        for child in control.status(data_dir).ill:
+            _say(child.complaint)
+        _say(settings_kept(data_dir))
+        err.print(screen.addresses(control.endpoints(data_dir)))
+    except control.ControlFailed as fault:
+        _say(str(fault))
+
+
+def settings_kept(data_dir: Path) -> str:
+    """What a running stack makes of the settings of this call: it keeps its own."""
+    changed = given.changed(Layout(data_dir), given_environment())
+    if changed:
+        return (
+            f"Not as it was started: {', '.join(changed)}. A running stack keeps its settings; to give it others, "
+            "`workbot down` first."
+        )
+    return "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
 
 
 def _say(text: str) -> None:

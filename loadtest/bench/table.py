@@ -50,8 +50,8 @@ def number(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """0.62, or 1/30 for less than a tenth."""
-    return f"1/{1 / value:,.0f}" if 0 < value < 0.1 else f"{value:.2f}"
+    """Three places, so that it can be held against its limit."""
+    return f"{value:.3f}"
 
 
 def told(figure: Figure) -> str:

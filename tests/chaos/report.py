@@ -77,7 +77,7 @@ def text(results: Sequence[Result]) -> str:
     parts = [table(results), _LEGEND]
     for result in results:
         parts.append(f"{result.name}, seed {result.seed}\n" + "\n".join(schedule.lines(result.schedule)))
-        parts.append("\n".join(map(_line, result.strikes)))
+        parts.append("\n".join(map(line, result.strikes)))
         for found in result.findings:
             again = ", ".join(f"{count} after fault {number}" for number, count in found.reruns.items()) or "none"
             stalls = ", ".join(f"{name} {stall.seconds:.1f} s" for name, stall in found.in_all.items())
@@ -96,14 +96,17 @@ def write(results: Sequence[Result], folder: Path) -> Path:
     return readable
 
 
-def _line(strike: Strike) -> str:
-    back = "not back" if strike.recovery is None else f"back after {strike.recovery:.1f} s"
-    held = f" (held for {strike.fault.seconds:g} s)" if strike.fault.seconds else ""
-    return f"{strike.fault.number:>3}  {strike.fault.kind:<16} {strike.victim:<18} pid {strike.pid:<8} {back}{held}"
+def line(strike: Strike) -> str:
+    """One strike, and when what it hit was back."""
+    held = f"held for {strike.fault.seconds:g} s, then " if strike.fault.seconds else ""
+    begin = "being let go" if strike.fault.seconds else "the strike"
+    back = "not back" if strike.recovery is None else f"back {strike.recovery:.1f} s after {begin}"
+    return f"{strike.fault.number:>3}  {strike.fault.kind:<16} {strike.victim:<18} pid {strike.pid:<8} {held}{back}"
 
 
 _LEGEND = """\
 lost: jobs without their end. twice: more than one effect. dead: innocent jobs set aside, or charged an attempt.
 order: effects out of order. caps: starts above a cap. stall: longest time with work waiting and nothing starting
 (without the time a server was kept down on purpose); ours: while all servers answered.
-re-runs: most runs one fault made start again, of those that could be under way. back: slowest return of a process."""
+re-runs: most runs one fault made start again, of those that could be under way. back: slowest return of a process,
+from the strike, or for one that was held on purpose from when it was let go."""

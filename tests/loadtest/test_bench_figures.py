@@ -72,7 +72,7 @@ def test_without_a_bare_value_no_ratio_is_kept(promise: object) -> None:
 
 
 def test_a_missed_promise_is_told_with_both_numbers() -> None:
-    assert table.told(figure(at_most(2.5))) == "the part: 10.0 ms, ratio 0.25; promised <= 2.5 ms"
+    assert table.told(figure(at_most(2.5))) == "the part: 10.0 ms, ratio 0.250; promised <= 2.5 ms"
     assert figure(at_least(3000)).row.promised == ">= 3,000 ms"
     assert figure(at_least(0.125, of="ratio")).row.promised == "ratio >= 0.125"
 
@@ -86,11 +86,11 @@ def test_the_table_says_which_promises_are_kept() -> None:
     with console.capture() as shown:
         console.print(table.table([figure(at_most(10)), figure(at_most(9)), figure()], Sizes()))
     lines = [line.split() for line in shown.get().splitlines() if "the part" in line]
-    assert [line[-1] for line in lines] == ["kept", "missed", "0.25"]
+    assert [line[-1] for line in lines] == ["kept", "missed", "0.250"]
 
 
-def test_small_ratios_are_shown_as_a_fraction() -> None:
-    assert [table.ratio(value) for value in (0.62, 2.0, 1 / 30)] == ["0.62", "2.00", "1/30"]
+def test_ratios_are_shown_as_their_limits_are() -> None:
+    assert [table.ratio(value) for value in (0.62, 2.0, 1 / 13)] == ["0.620", "2.000", "0.077"]
     assert [table.number(value) for value in (1.234, 12.34, 1234.5)] == ["1.23", "12.3", "1,234"]
 
 

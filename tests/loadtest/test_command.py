@@ -65,6 +65,8 @@ def test_missed_promises_are_named_and_the_report_is_shown(monkeypatch: pytest.M
     ended = invoke(monkeypatch, False, "--out", "somewhere")
     assert "Not kept: slots_busy is 0.5, promised >= 0.95" in ended.stdout
     assert "Not kept: lost" not in ended.stdout
+    assert "Report: somewhere/runs/r1.html" in ended.stdout
+    assert "Figures: somewhere/runs/r1.json" in ended.stdout
     assert "somewhere/report.html" in ended.stdout
     assert "Who finished when" in ended.stdout
 

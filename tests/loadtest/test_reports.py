@@ -133,6 +133,14 @@ def test_a_strict_run_is_compared_with_the_newest_lending_run_on_the_same_terms(
     assert "The others with lending" in html.read_text("utf-8")
 
 
+def test_every_run_keeps_its_page_and_the_newest_is_at_hand(tmp_path: Path) -> None:
+    first = write(tmp_path, SCENARIO, "r1")[1].read_text("utf-8")
+    newest = write(tmp_path, SCENARIO, "r2", pace=2.0)[1].read_text("utf-8")
+    assert first != newest
+    assert report.kept_page(tmp_path, "r1").read_text("utf-8") == first
+    assert report.kept_page(tmp_path, "r2").read_text("utf-8") == newest
+
+
 def test_an_interrupted_run_without_any_evidence_still_renders(tmp_path: Path) -> None:
     nothing = Evidence([], [], [], [], [], [], [])
     found = figures.compute(SCENARIO, nothing, run="r", tenant="t")

@@ -1,11 +1,13 @@
 """Pointing the service elsewhere and back again, against a stand-in for the stack's control."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from loadtest.__main__ import app
 from loadtest.provider import ProviderProcess
 from loadtest.scenario import Scenario
 from stack import control
+from stack.status import ChildStatus, Phase, Status
 
 
 class Control:
@@ -139,6 +142,49 @@ async def test_also_when_it_is_broken_off_while_being_pointed_elsewhere(
         await task
     await asyncio.sleep(0.1)
     assert stand_in.now == {"documents-api": None, "documents-worker": None}
+
+
+async def test_broken_off_while_it_cannot_be_pointed_elsewhere_it_leaves_no_error_behind(
+    stand_in: Control, provider: ProviderProcess
+) -> None:
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+    stand_in.failing = "documents-worker"
+
+    async def point() -> None:
+        async with stage.Stage(Path()).pointed_at(Scenario(), provider, lambda text: None):
+            pytest.fail("the block must not run")
+
+    task = asyncio.create_task(point())
+    await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unheard == []
+
+
+def ill(name: str, phase: Phase, message: str) -> ChildStatus:
+    return ChildStatus(name, phase, "", message, 0.0, 0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("child", "refused"),
+    [
+        (ill("documents-worker", Phase.DIED, "ended with 1"), True),
+        (ill("kafka", Phase.SILENT, ""), True),
+        (ill("gateway-worker", Phase.DIED, "ended with 1"), False),
+    ],
+)
+def test_a_part_that_is_not_ready_refuses_the_run(
+    stand_in: Control, monkeypatch: pytest.MonkeyPatch, child: ChildStatus, refused: bool
+) -> None:
+    now = Status(1, 0.0, ready=False, stopping=False, memory_bytes=0, children=(child,))
+    monkeypatch.setattr(control, "status", lambda data_dir: now)
+    with pytest.raises(stage.NotFit, match=f"workbot logs {child.name}") if refused else nullcontext():
+        stage.Stage(Path()).check()
+    assert stand_in.calls == []
 
 
 def test_without_a_stack_the_command_says_what_to_do(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from messaging.settings import read_secret
-from stack import keys
+from stack import control, given, keys, launch, state
 from stack.cli import app
+from stack.endpoints import Endpoints
 from stack.layout import Layout
+from stack.status import ChildStatus, Phase, Status
 from web.tokens import verify
 
 RUNNER = CliRunner()
@@ -28,6 +30,82 @@ def test_what_needs_a_running_stack_says_so(tmp_path: Path, command: str) -> Non
     assert refused.exit_code == 1
     assert "No stack is running" in refused.stderr
     assert "workbot up" in refused.stderr
+
+
+@pytest.mark.parametrize(("answer", "stopped"), [("n\n", False), ("y\n", True)])
+def test_deleting_asks_before_anything_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, stopped: bool
+) -> None:
+    stops: list[Path] = []
+    monkeypatch.setattr(control, "stop", lambda data_dir: stops.append(data_dir) or True)
+    stack = tmp_path / "stack"
+    Layout(stack).create()
+    ended = RUNNER.invoke(app, ["--data-dir", str(stack), "down", "--delete-data"], input=answer)
+    assert ended.exit_code == (0 if stopped else 1)
+    assert stops == ([stack] if stopped else [])
+    assert stack.exists() is not stopped
+
+
+def child(name: str, phase: Phase, message: str = "") -> ChildStatus:
+    return ChildStatus(name, phase, "", message, 0.0, 0, None, None, None)
+
+
+def now(*children: ChildStatus) -> Status:
+    return Status(1, 0.0, all(one.ready for one in children), False, 0, children)
+
+
+def test_a_stack_that_runs_already_says_what_is_ill_and_that_it_keeps_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    layout.create()
+    state.write(layout.state, state.State({"kafka": 1}, given=given.marks(layout, {"WORKBOT_MODEL_URL": "a"})))
+    running = now(child("kafka", Phase.READY), child("documents-worker", Phase.DIED, "ended with 1"))
+    monkeypatch.setattr(control, "is_running", lambda data_dir: True)
+    monkeypatch.setattr(control, "status", lambda data_dir: running)
+    monkeypatch.setattr(control, "endpoints", lambda data_dir: _not_running())
+    monkeypatch.setenv("WORKBOT_MODEL_URL", "b")
+    refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "--detach"])
+    assert refused.exit_code == 1
+    assert "documents-worker is not ready (died: ended with 1)" in refused.stderr
+    assert "workbot logs documents-worker" in refused.stderr
+    assert "Not as it was started: WORKBOT_MODEL_URL" in refused.stderr
+    assert "`workbot down` first" in refused.stderr
+    monkeypatch.setenv("WORKBOT_MODEL_URL", "a")
+    assert "It keeps the settings" in RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "-d"]).stderr
+
+
+def test_a_stack_of_another_version_that_runs_already_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(data_dir: Path) -> Status:
+        raise control.ControlFailed(f"The stack on {data_dir} was started by another version.")
+
+    monkeypatch.setattr(control, "is_running", lambda data_dir: True)
+    monkeypatch.setattr(control, "status", status)
+    refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "--detach"])
+    assert refused.exit_code == 1
+    assert isinstance(refused.exception, SystemExit)
+    assert "was started by another version" in refused.stderr
+
+
+def _not_running() -> Endpoints:
+    raise control.NotRunning("it has just ended")
+
+
+def test_a_start_waits_for_the_rest_before_it_tells_of_a_refusal() -> None:
+    refusing = child("documents-worker", Phase.REFUSED, "ended with 78: model_url is wrong")
+    launch.give_up_if_refused(now(child("documents-api", Phase.READY)))
+    launch.give_up_if_refused(now(refusing, child("documents-api", Phase.STARTING)))
+    with pytest.raises(launch.NotUp, match=r"documents-worker ended with 78: model_url is wrong\n.*the rest runs"):
+        launch.give_up_if_refused(now(refusing, child("documents-api", Phase.READY)))
+
+
+def test_waiting_for_a_stack_ends_at_once_when_a_part_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = child("documents-worker", Phase.REFUSED, "ended with 78: model_url is wrong")
+    monkeypatch.setattr(control, "status", lambda data_dir: now(refusing))
+    with pytest.raises(control.ControlFailed, match="workbot logs documents-worker"):
+        control.wait_until_ready(Path())
 
 
 def test_a_token_speaks_for_who_was_named(tmp_path: Path) -> None:

@@ -111,7 +111,15 @@ def test_a_second_start_is_refused_and_told_which_one_runs(machine: Machine) -> 
         assert refused.returncode == 1
         assert f"already running on {machine.data_dir} (pid {pid})" in refused.stderr
         assert f"127.0.0.1:{machine.ports['kafka']}" in refused.stderr
+        assert "It keeps the settings and ports it was started with" in refused.stderr
     assert control.status(machine.data_dir).pid == pid
+
+
+def test_a_second_start_with_other_settings_is_told_which(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBOT_MODEL_URL", "http://127.0.0.1:1/v1")
+    refused = machine.workbot("up", "--detach")
+    assert refused.returncode == 1
+    assert "Not as it was started: WORKBOT_MODEL_URL." in refused.stderr
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_named(tmp_path: Path) -> None:

@@ -129,6 +129,48 @@ async def test_a_child_that_keeps_dying_is_tried_again_and_says_why(layout: Layo
         assert not supervisor.ready
 
 
+REFUSING = (
+    """
+import os, sys
+if os.environ.get("WORD") != "good":
+    print('{"event": "relay.leads"}')
+    sys.exit("WORD must be good")
+"""
+    + SERVER
+)
+
+
+async def test_a_child_that_refuses_its_settings_stays_down_until_it_is_given_others(layout: Layout) -> None:
+    refusing = server(layout, "base", code=REFUSING, refusal=1)
+    async with running(layout, refusing, server(layout, "other")) as (supervisor, seen):
+        life = supervisor.lives["base"]
+        await until(lambda: life.phase is Phase.REFUSED and supervisor.lives["other"].phase is Phase.READY)
+        assert life.message.startswith("ended with 1: WORD must be good; correct that")
+        await asyncio.sleep(1)
+        assert (life.starts, life.phase) == (1, Phase.REFUSED)
+        with pytest.raises(Misconfigured, match="base ended with 1: WORD must be good"):
+            await supervisor.restart("base", {"WORD": "bad"})
+        await supervisor.restart("base", {"WORD": "good"})
+        assert supervisor.ready
+        assert life.restarts == 0, "those were asked for"
+        assert "base died" not in seen
+
+
+async def test_what_was_ready_with_its_settings_before_is_tried_again_whatever_its_code(layout: Layout) -> None:
+    # Ready the first time; from then on every start ends with the code of a refusal.
+    mark = layout.root / "started"
+    code = f"import os, sys\nif os.path.exists({str(mark)!r}):\n    sys.exit(78)\nopen({str(mark)!r}, 'w')\n" + SERVER
+    async with running(layout, server(layout, "base", code=code, refusal=78)) as (supervisor, seen):
+        await ready(supervisor)
+        life = supervisor.lives["base"]
+        assert life.pid is not None
+        os.kill(life.pid, signal.SIGKILL)
+        await until(lambda: life.restarts >= 3)
+        assert "base refused" not in seen
+        mark.unlink()
+        await ready(supervisor)
+
+
 async def test_a_restart_waits_until_what_the_child_needs_is_ready(layout: Layout) -> None:
     async with running(layout, server(layout, "base"), server(layout, "top", "base")) as (supervisor, seen):
         await ready(supervisor)

@@ -1,0 +1,33 @@
+"""Telling whether a running stack has the settings of this call."""
+
+from pathlib import Path
+
+from stack import given, state
+from stack.layout import Layout
+
+
+def test_it_names_what_differs_and_keeps_no_value(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.create()
+    before = {"WORKBOT_A": "kept", "WORKBOT_B": "old-value", "WORKBOT_C": "gone", "WORKBOT_DATA_DIR": "/a"}
+    state.write(layout.state, state.State({"kafka": 1}, given=given.marks(layout, before)))
+    assert given.changed(layout, before) == []
+    now = {"WORKBOT_A": "kept", "WORKBOT_B": "new", "WORKBOT_D": "added", "WORKBOT_DATA_DIR": "/b"}
+    assert given.changed(layout, now) == ["WORKBOT_B", "WORKBOT_C", "WORKBOT_D"]
+    assert "old-value" not in layout.state.read_text("utf-8")
+
+
+def test_another_data_directory_has_other_marks(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        layout = Layout(tmp_path / name)
+        layout.create()
+        made.append(given.marks(layout, {"WORKBOT_A": "1"}))
+    assert made[0] != made[1]
+
+
+def test_a_stack_that_has_not_kept_them_is_not_compared(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.create()
+    state.write(layout.state, state.State({"kafka": 1}))
+    assert given.changed(layout, {"WORKBOT_A": "1"}) is None
