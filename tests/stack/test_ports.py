@@ -134,7 +134,10 @@ def test_a_port_that_was_fixed_stays_and_one_that_had_to_move_comes_back(tmp_pat
         usual = stack.ports["kafka"]
     known = state.read(Layout(tmp_path / "stack").state)
     state.write(Layout(tmp_path / "stack").state, replace(known, ports={**known.ports, "kafka": moved}))
+    # Another stack of this machine may hold the default port, by its claim alone.
+    claims = ports.Claims()
+    free = claims.take(ports.DEFAULTS["kafka"])
+    claims.release()
     with Embedded(settings, Lines(print), services=False) as stack:
         assert stack.ports["postgres"] == fixed["postgres"]
-        assert stack.ports["kafka"] in (usual, moved)
-        assert (stack.ports["kafka"] == ports.DEFAULTS["kafka"]) or not ports.is_free(ports.DEFAULTS["kafka"])
+        assert stack.ports["kafka"] in ((ports.DEFAULTS["kafka"],) if free else (usual, moved))
