@@ -17,7 +17,7 @@ LONGEST_MESSAGE = 500
 EXHAUSTED = "attempts_exhausted"
 
 PROVIDER = "provider"
-"""Whom a job was told to wait by."""
+"""What everybody waits for when the other side is away or asks to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`resource` named a time, in seconds: everybody waits, nothing is charged."""
+    """The provider named a time, in seconds: everybody waits, nothing is charged."""
 
     seconds: float
-    resource: str = PROVIDER
 
 
 @dataclass(frozen=True, slots=True)

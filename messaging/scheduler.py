@@ -23,7 +23,7 @@ from messaging.outcomes import Outcomes
 from messaging.policy import Policy
 from messaging.queues import Queue, Tally
 from messaging.ready import Ready
-from messaging.retry import Decision, Pause, Wait, describe
+from messaging.retry import PROVIDER, Decision, Pause, Wait, describe
 from messaging.runs import Again, Alone, Finished, Held, Run, Runs
 from messaging.turns import Turns
 
@@ -214,8 +214,8 @@ class Scheduler:
     def _hold(self, decision: Decision, error: MessagingError) -> None:
         now = self._loop.time()
         match decision:
-            case Wait(seconds=seconds, resource=resource):
-                self.gate.wait(resource, seconds, now)
+            case Wait(seconds=seconds):
+                self.gate.wait(PROVIDER, seconds, now)
             case Pause(resource=resource, longest=longest):
                 seconds = self.gate.pause(resource, now, longest)
                 why = describe(error)

@@ -9,11 +9,10 @@ from typing import Any
 import httpx
 
 from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Throttled, Unavailable
+from messaging.retry import PROVIDER
 from services.documents.providers import prompts
 from services.documents.providers.reading import Document, Reading
 
-PROVIDER = "provider"
-"""What everybody waits for when the model is away."""
 RETRY_AFTER_SECONDS = 1.0
 """The wait when a provider says "too many" and not how long."""
 MAX_RETRY_AFTER_SECONDS = 600.0
