@@ -1,4 +1,4 @@
-"""Every event and job, in its newest version: one frozen dataclass each, equal to its newest Avro file.
+"""Every event and job: a frozen dataclass for each major version, equal to its newest Avro file.
 
 TYPE and MAJOR are what the record's headers say (`ce_type`, `event_version`); TOPIC is where it travels.
 """
@@ -30,8 +30,8 @@ class DocumentReadingRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentReceived:
-    """A document was accepted. Written with the document itself, so it comes before all that follows."""
+class DocumentReceivedV1:
+    """As it was written until version 2: size_bytes was 0 while only an address was known. Read, never written."""
 
     TYPE: ClassVar[str] = "document.received"
     MAJOR: ClassVar[int] = 1
@@ -43,6 +43,25 @@ class DocumentReceived:
     kind: str
     content_type: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentReceived:
+    """A document was accepted. Written with the document itself, so it comes before all that follows.
+
+    size_bytes is None while only an address is known.
+    """
+
+    TYPE: ClassVar[str] = "document.received"
+    MAJOR: ClassVar[int] = 2
+    TOPIC: ClassVar[str] = "documents.events"
+
+    document_id: str
+    tenant: str
+    sender: str
+    kind: str
+    content_type: str
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,4 +109,62 @@ class DocumentFailed:
     attempts: int
 
 
-ALL: tuple[type[Any], ...] = (DocumentReadingRequested, DocumentReceived, DocumentRead, DocumentFailed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentReviewed:
+    """A reviewer decided on a document that waited for one. decision is approved or rejected."""
+
+    TYPE: ClassVar[str] = "document.reviewed"
+    MAJOR: ClassVar[int] = 1
+    TOPIC: ClassVar[str] = "documents.events"
+
+    document_id: str
+    tenant: str
+    sender: str
+    decision: str
+    reviewer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCreated:
+    """A request was filed; `team` is to answer it. channel is api, chat or message."""
+
+    TYPE: ClassVar[str] = "request.created"
+    MAJOR: ClassVar[int] = 1
+    TOPIC: ClassVar[str] = "requests.events"
+
+    request_id: str
+    tenant: str
+    sender: str
+    team: str
+    title: str
+    body: str
+    channel: str = "api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationDeliveryRequested:
+    """A job: one notification is to be carried to one address. channel is email or webhook.
+
+    sender is whose slots it uses: the person it is for, or `team:` and the team's name.
+    """
+
+    TYPE: ClassVar[str] = "notification.delivery_requested"
+    MAJOR: ClassVar[int] = 1
+    TOPIC: ClassVar[str] = "notifications.deliveries"
+
+    delivery_id: str
+    tenant: str
+    sender: str
+    channel: str
+
+
+ALL: tuple[type[Any], ...] = (
+    DocumentReadingRequested,
+    DocumentReceivedV1,
+    DocumentReceived,
+    DocumentRead,
+    DocumentFailed,
+    DocumentReviewed,
+    RequestCreated,
+    NotificationDeliveryRequested,
+)

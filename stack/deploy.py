@@ -12,8 +12,10 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 import schemas.deploy
+import services.analytics
 import services.documents
 import services.gateway
+import services.notifications
 from messaging import migrate as migrations
 from messaging.errors import MessagingError
 from messaging.settings import read_secret
@@ -23,6 +25,8 @@ from stack.endpoints import Database, Endpoints
 DIRECTORIES: Mapping[str, Path] = {
     "documents": Path(services.documents.__path__[0]) / "migrations",
     "gateway": Path(services.gateway.__path__[0]) / "migrations",
+    "notifications": Path(services.notifications.__path__[0]) / "migrations",
+    "analytics": Path(services.analytics.__path__[0]) / "migrations",
 }
 """Each service that has a database, and where its own migrations are."""
 

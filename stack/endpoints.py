@@ -36,6 +36,8 @@ class Endpoints:
     documents_worker: str
     gateway_api: str
     gateway_worker: str
+    notifications_api: str
+    analytics_api: str
     token_secret_file: Path
     storage: Path
     postgres_data: Path
@@ -57,9 +59,11 @@ class Endpoints:
             databases={name: _database(value) for name, value in raw["databases"].items()},
             documents_api=raw["documents_api"],
             documents_worker=raw["documents_worker"],
-            # A supervisor that was started before there was a gateway has none.
+            # A supervisor that was started before there were these services has none.
             gateway_api=raw.get("gateway_api", ""),
             gateway_worker=raw.get("gateway_worker", ""),
+            notifications_api=raw.get("notifications_api", ""),
+            analytics_api=raw.get("analytics_api", ""),
             token_secret_file=Path(raw["token_secret_file"]),
             storage=Path(raw["storage"]),
             postgres_data=Path(raw["postgres_data"]),

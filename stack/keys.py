@@ -7,7 +7,10 @@ from pathlib import Path
 from stack.layout import Layout
 
 TOKEN_KEY = "token.key"  # noqa: S105
-NAMES = ("db-admin.pw", "db-owner.pw", "db-registry.pw", "db-documents.pw", "db-gateway.pw", TOKEN_KEY)
+SERVICES = ("documents", "gateway", "notifications", "analytics")
+"""The services that have a database, and so a password."""
+
+NAMES = ("db-admin.pw", "db-owner.pw", "db-registry.pw", *(f"db-{service}.pw" for service in SERVICES), TOKEN_KEY)
 
 
 def ensure(layout: Layout) -> None:

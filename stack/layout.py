@@ -32,6 +32,11 @@ class Layout:
         return self.root / "storage"
 
     @property
+    def tables(self) -> Path:
+        """What analytics counts with, on disk; made again from Kafka when it is gone."""
+        return self.root / "tables"
+
+    @property
     def state(self) -> Path:
         return self.root / "stack.json"
 
@@ -56,7 +61,7 @@ class Layout:
         """Make the folders. Only `root` and `data` may be entered by others: Postgres's own user passes through."""
         for folder in (self.root, self.data):
             folder.mkdir(parents=True, exist_ok=True)
-        for folder in (self.run, self.logs, self.secrets, self.storage):
+        for folder in (self.run, self.logs, self.secrets, self.storage, self.tables):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def identity(self) -> str:

@@ -19,6 +19,8 @@ SERVICES: Mapping[str, int] = {
     "documents-worker": 3360,
     "gateway-api": 3300,
     "gateway-worker": 3350,
+    "notifications-api": 3320,
+    "analytics-api": 3330,
 }
 
 DEFAULTS: Mapping[str, int] = {**INFRASTRUCTURE, **SERVICES}

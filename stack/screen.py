@@ -60,6 +60,8 @@ def addresses(endpoints: Endpoints) -> Table:
         ("documents API", endpoints.documents_api),
         ("its reference", endpoints.documents_api and f"{endpoints.documents_api}/docs"),
         ("documents worker", endpoints.documents_worker),
+        ("notifications", endpoints.notifications_api),
+        ("analytics", endpoints.analytics_api),
         ("Kafka", endpoints.kafka),
         ("schema registry", endpoints.registry),
         ("Postgres", endpoints.postgres),

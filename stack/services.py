@@ -27,9 +27,13 @@ def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> 
         | _database(endpoints, "gateway")
         | {
             "WORKBOT_DOCUMENTS_URL": endpoints.documents_api,
+            "WORKBOT_NOTIFICATIONS_URL": endpoints.notifications_api,
+            "WORKBOT_ANALYTICS_URL": endpoints.analytics_api,
             "WORKBOT_WORKERS": endpoints.documents_worker,
         }
     )
+    notifications = common | _database(endpoints, "notifications")
+    analytics = common | _database(endpoints, "analytics") | {"WORKBOT_TABLES_DIR": str(layout.tables)}
     deploy = Child(
         name="deploy",
         command=(sys.executable, "-P", "-m", "stack.deploy", "--data-dir", str(layout.root)),
@@ -43,6 +47,8 @@ def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> 
         _process("documents", "worker", endpoints.documents_worker, documents),
         _process("gateway", "api", endpoints.gateway_api, gateway),
         _process("gateway", "worker", endpoints.gateway_worker, gateway),
+        _process("notifications", "api", endpoints.notifications_api, notifications),
+        _process("analytics", "api", endpoints.analytics_api, analytics),
     ]
 
 

@@ -31,6 +31,8 @@ class StackSettings(BaseSettings):
     port_documents_worker: int | None = Field(None, ge=1, le=65535, description=_PORT)
     port_gateway_api: int | None = Field(None, ge=1, le=65535, description=_PORT)
     port_gateway_worker: int | None = Field(None, ge=1, le=65535, description=_PORT)
+    port_notifications_api: int | None = Field(None, ge=1, le=65535, description=_PORT)
+    port_analytics_api: int | None = Field(None, ge=1, le=65535, description=_PORT)
 
     def fixed_ports(self) -> dict[str, int]:
         """The ports that were set, by the name used everywhere else (`documents-api`)."""

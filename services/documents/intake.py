@@ -178,7 +178,7 @@ class Intake:
             sender=submission.sender,
             kind=submission.kind,
             content_type=submission.content_type,
-            size_bytes=submission.size_bytes,
+            size_bytes=submission.size_bytes if submission.storage_key is not None else None,
         )
         return [self._codec.envelope(said, source=SOURCE, subject=document_id, key=key) for said in (event, job)]
 

@@ -14,6 +14,12 @@ class GatewaySettings(ProcessSettings):
     documents_url: str = Field(
         "http://127.0.0.1:3310", pattern=r"^http://[^/?#@]+$", description="Origin of the documents API."
     )
+    notifications_url: str = Field(
+        "http://127.0.0.1:3320", pattern=r"^http://[^/?#@]+$", description="Origin of the notifications API."
+    )
+    analytics_url: str = Field(
+        "http://127.0.0.1:3330", pattern=r"^http://[^/?#@]+$", description="Origin of the analytics API."
+    )
     workers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Comma-separated origins of the workers that are asked for their queues."
     )

@@ -69,8 +69,12 @@ def test_subjects_are_named_for_topic_and_record() -> None:
     assert [contract.subject for contract in catalog.contracts()] == [
         "documents.jobs-workbot.documents.v1.DocumentReadingRequested",
         "documents.events-workbot.documents.v1.DocumentReceived",
+        "documents.events-workbot.documents.v2.DocumentReceived",
         "documents.events-workbot.documents.v1.DocumentRead",
         "documents.events-workbot.documents.v1.DocumentFailed",
+        "documents.events-workbot.documents.v1.DocumentReviewed",
+        "requests.events-workbot.requests.v1.RequestCreated",
+        "notifications.deliveries-workbot.notifications.v1.NotificationDeliveryRequested",
     ]
 
 

@@ -205,7 +205,9 @@ def test_a_schema_uses_only_what_every_tool_agrees_on(version: Version) -> None:
 @pytest.mark.parametrize("event", events.ALL, ids=lambda event: event.__name__)
 def test_an_event_travels_on_one_topic_that_lists_it(event: type[Any]) -> None:
     assert [name for name in TOPICS if event.TYPE in TOPICS[name].events] == [event.TOPIC]
-    assert event.__name__ == "".join(word.capitalize() for word in re.split(r"[._]", event.TYPE))
+    newest = max(version.major for version in VERSIONS if version.type == event.TYPE)
+    name = "".join(word.capitalize() for word in re.split(r"[._]", event.TYPE))
+    assert event.__name__ == (name if newest == event.MAJOR else f"{name}V{event.MAJOR}")
     assert event.__doc__
     assert not event.__doc__.startswith(event.__name__), "say when it happens"
 
