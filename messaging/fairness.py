@@ -152,11 +152,11 @@ class Fairness:
         if choice is None:
             return None
         tenant, sender = choice
-        estimate, reach = self._estimate, REACH * self._longest
-        among_tenants = self._tenants.start(tenant, estimate, reach)
-        sender.starts.append((estimate, among_tenants, tenant.senders.start(sender, estimate, reach)))
-        sender.turn = tenant.turn = next(self._tickets)
-        self._count(tenant, sender, -1, 1)
+        estimate, reach, turn = self._estimate, REACH * self._longest, next(self._tickets)
+        among_tenants = self._tenants.start(tenant, estimate, reach, turn)
+        sender.starts.append((estimate, among_tenants, tenant.senders.start(sender, estimate, reach, turn)))
+        self.waiting -= 1
+        self.running += 1
         return Pick(sender.key, lent)
 
     def finished(self, key: Key, slot_seconds: float | None) -> None:
@@ -178,7 +178,9 @@ class Fairness:
             tenant.senders.charge(sender, used - estimate)
             self._estimate += SMOOTHING * (used - self._estimate)
             self._longest = max(used, self._longest - used / LONG_MEMORY)
-        self._count(tenant, sender, 0, -1)
+        tenant.senders.end(key, sender, self._tickets)
+        self._tenants.end(key.tenant, tenant, self._tickets)
+        self.running -= 1
 
     def _choose(self, *, guaranteed: bool) -> tuple[_Tenant, _Sender] | None:
         first = self._tenants.unrivalled()

@@ -5,11 +5,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
-from confluent_kafka import Message
 
 from messaging.deadletter import Hop
 from messaging.entries import NOBODY, Entry, Partition
-from messaging.garbled import Garbled, checked
+from messaging.garbled import Record
 from messaging.message import Key, headers_size
 from messaging.reread import Rereader
 from messaging.scheduler import Scheduler
@@ -39,24 +38,22 @@ class Intake:
         self._spawn = spawn
         self._keys: dict[bytes | None, Key] = {}
 
-    def arrived(self, records: Iterable[Message], partitions: dict[tuple[str, int], Partition]) -> None:
+    def arrived(self, records: Iterable[Record], partitions: dict[tuple[str, int], Partition]) -> None:
         """Queue a batch; a record of a partition that is not ours any more is left to its new owner."""
         now = time.time()
-        arrive, park = self._scheduler.arrive, self._scheduler.lanes.add_bare
-        for message in records:
-            partition = partitions.get((message.topic(), message.partition()))  # type: ignore[arg-type]
-            offset = message.offset()
+        admit, park = self._scheduler.admit, self._scheduler.lanes.add_bare
+        for record in records:
+            partition = partitions.get((record.topic(), record.partition()))  # type: ignore[arg-type]
+            offset = record.offset()
             if partition is None or offset is None or not partition.offsets.seen(offset):
                 continue
-            if not partition.is_retry and park(self._key(message.key()), partition, offset):
-                continue  # most of a backlog ends here, so nothing more is asked of it
-            record = checked(message)
-            entry = self._entry(partition, offset, record, now)
+            key = self._key(record.key())
             if partition.is_retry:
                 # A forged time must not park a record for ever.
-                arrive(entry, min(Hop(record.headers()).due_at - now, self._longest_wait))
-            else:
-                arrive(entry)
+                due_in = min(Hop(record.headers()).due_at - now, self._longest_wait)
+                self._scheduler.arrive(_entry(key, partition, offset, record, now), due_in)
+            elif not park(key, partition, offset):  # most of a backlog ends there, so nothing more is asked of it
+                admit(_entry(key, partition, offset, record, now))
         self._scheduler.dispatch()
 
     def read_parked(self) -> None:
@@ -70,20 +67,12 @@ class Intake:
         for offset, key in sorted(wanted.items()):
             record = found.get(offset)
             if record is not None:
-                self._scheduler.loaded(self._entry(partition, offset, checked(record), now))
+                self._scheduler.loaded(_entry(self._key(record.key()), partition, offset, record, now))
                 continue
             self._scheduler.lanes.gone(key, partition)
             partition.offsets.finished(offset)
             log.error("record.gone", topic=partition.topic, partition=partition.number, offset=offset)
         self._scheduler.dispatch()
-
-    def _entry(self, partition: Partition, offset: int, record: Message | Garbled, now: float) -> Entry:
-        raw = record.key()
-        key = self._key(raw)
-        size = ENTRY_BYTES + len(raw or b"") + len(record.value() or b"") + headers_size(record.headers())
-        entry = Entry(key, partition, offset, record, size, now)
-        entry.due = partition.is_retry
-        return entry
 
     def _key(self, raw: bytes | None) -> Key:
         known = self._keys.get(raw)
@@ -97,3 +86,10 @@ class Intake:
             self._keys.clear()
         self._keys[raw] = key
         return key
+
+
+def _entry(key: Key, partition: Partition, offset: int, record: Record, now: float) -> Entry:
+    size = ENTRY_BYTES + len(record.key() or b"") + len(record.value() or b"") + headers_size(record.headers())
+    entry = Entry(key, partition, offset, record, size, now)
+    entry.due = partition.is_retry
+    return entry

@@ -63,9 +63,13 @@ class Lanes:
         """Queue a record behind its lane's others. True: it waits with its payload; False: parked."""
         if self.add_bare(entry.key, entry.partition, entry.offset):
             return False
+        self.add_whole(entry)
+        return True
+
+    def add_whole(self, entry: Entry) -> None:
+        """Queue a record with its payload; `add_bare` was asked just now, and there is room."""
         self._lane(entry.key).waiting.append(entry)
         self._took(entry.size)
-        return True
 
     def add_bare(self, key: Key, partition: Partition, offset: int) -> bool:
         """Queue a record behind its lane's others, by its offset alone, if that is all there is room for."""

@@ -6,10 +6,11 @@ from concurrent.futures import Future
 from time import monotonic
 
 import structlog
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from messaging.background import Background
 from messaging.entries import Partition
+from messaging.garbled import Record
 from messaging.intake import Intake
 from messaging.policy import Subscription
 from messaging.poller import Poller, Sink, consumer_config
@@ -79,7 +80,7 @@ class Membership(Sink):
         """Report, on the event loop, the records behind the end of each assigned partition."""
         self._poller.lag(report)
 
-    def records_arrived(self, records: list[Message]) -> None:
+    def records_arrived(self, records: list[Record]) -> None:
         """Queue a batch."""
         self._poller.batch_taken()
         self.last_arrival = monotonic()

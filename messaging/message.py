@@ -118,7 +118,11 @@ def header_text(headers: Mapping[str, bytes], name: str) -> str | None:
 
 def given_id(headers: Mapping[str, bytes]) -> str | None:
     """The record's ce_id, when it has one that can be used."""
-    given = header_text(headers, ID)
+    raw = headers.get(ID)
+    try:
+        given = raw.decode() if raw else None
+    except UnicodeDecodeError:
+        return None
     return given if given and len(given) <= MAX_ID and "\0" not in given else None
 
 

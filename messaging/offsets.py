@@ -33,14 +33,16 @@ class _Runs:
         index = bisect_right(starts, offset) - 1
         return index >= 0 and offset < ends[index]
 
-    def add(self, offset: int) -> None:
-        """Add one offset that is not in it."""
+    def add(self, offset: int) -> bool:
+        """Add one offset. False: it was in it."""
         block = self._blocks.get(offset // BLOCK)
         if block is None:
             self._blocks[offset // BLOCK] = [offset], [offset + 1]
-            return
+            return True
         starts, ends = block
         index = bisect_right(starts, offset)
+        if index and offset < ends[index - 1]:
+            return False
         joins_left = index > 0 and ends[index - 1] == offset
         joins_right = index < len(starts) and starts[index] == offset + 1
         if joins_left and joins_right:
@@ -53,6 +55,7 @@ class _Runs:
         else:
             starts.insert(index, offset)
             ends.insert(index, offset + 1)
+        return True
 
     def append(self, offset: int) -> None:
         """Add one that is higher than all in it."""
@@ -119,10 +122,9 @@ class PartitionOffsets:
             self._seen.drop_first(offset + 1)
             self._advance()
             return True
-        if offset not in self._seen or offset in self._finished:
+        if offset not in self._seen or not self._finished.add(offset):
             return False
         self.pending -= 1
-        self._finished.add(offset)
         return True
 
     def _advance(self) -> None:

@@ -11,7 +11,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from queue import Empty, SimpleQueue
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from messaging.garbled import Record, checked
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +28,7 @@ CLOSED = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOL
 class Sink:
     """What the poll thread calls, on the event loop. The scheduler implements it."""
 
-    def records_arrived(self, records: list[Message]) -> None:
+    def records_arrived(self, records: list[Record]) -> None:
         """Records in order per partition."""
         raise NotImplementedError
 
@@ -143,7 +145,7 @@ class Poller:
         if first is None:
             return
         records = [first, *consumer.consume(BATCH - 1, 0)]
-        good = [record for record in records if record.error() is None]
+        good = [checked(record) for record in records if record.error() is None]
         for record in records:
             error = record.error()
             if error is not None:

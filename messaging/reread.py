@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 import structlog
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaException
 
+from messaging.garbled import Record
 from messaging.replay import Replay
 
 log = structlog.get_logger(__name__)
@@ -45,7 +46,7 @@ class Rereader:
         self._spare = Replay(self._config, self._stopping)  # connected by the time it is wanted
         self._thread.start()
 
-    async def fetch(self, topic: str, partition: int, offsets: Sequence[int]) -> dict[int, Message]:
+    async def fetch(self, topic: str, partition: int, offsets: Sequence[int]) -> dict[int, Record]:
         """The records at these ascending offsets. One that is missing in the answer does not exist any more."""
         wish = _Wish((topic, partition), offsets, self._loop.create_future())
         self._work.put(wish)
@@ -105,18 +106,18 @@ class _Wish:
     __slots__ = ("answer", "offsets", "place")
 
     def __init__(
-        self, place: tuple[str, int], offsets: Sequence[int], answer: "asyncio.Future[dict[int, Message]]"
+        self, place: tuple[str, int], offsets: Sequence[int], answer: "asyncio.Future[dict[int, Record]]"
     ) -> None:
         self.place = place
         self.offsets = offsets
         self.answer = answer
 
 
-def _fail(answer: "asyncio.Future[dict[int, Message]]", error: Exception) -> None:
+def _fail(answer: "asyncio.Future[dict[int, Record]]", error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
 
 
-def _answer(answer: "asyncio.Future[dict[int, Message]]", found: dict[int, Message]) -> None:
+def _answer(answer: "asyncio.Future[dict[int, Record]]", found: dict[int, Record]) -> None:
     if not answer.done():
         answer.set_result(found)

@@ -68,7 +68,7 @@ class Run:
     error: MessagingError | None = None
     verdict: Verdict | None = None
     outcome = "done"
-    claimed = False
+    claimed: tuple[str, int] | None = None
 
     def __init__(self, entry: Entry, hop: Hop, headers: dict[str, bytes], *, lent: bool, alone: bool) -> None:
         self.entry = entry
@@ -113,6 +113,7 @@ class Runs:
         self._begins: Batcher[Start, Grant] = Batcher(self._begin_batch)
         self._finishes: Batcher[Run, bool] = Batcher(self._finish_batch)
         self._active: set[tuple[str, int]] = set()
+        self._loop = asyncio.get_running_loop()
         self.stopping = False
         """From here on a cancellation is ours: the end of a drain."""
 
@@ -124,12 +125,12 @@ class Runs:
 
     async def execute(self, run: Run) -> None:
         """Start, handle, finish. Only cancellation is raised; the scheduler then gives the start back."""
-        name = (run.id, run.generation)
+        name = run.id, run.generation
         if name in self._active:
             run.verdict = Again(BUSY_SECONDS)
             return
         self._active.add(name)
-        run.claimed = True
+        run.claimed = name
         try:
             await self._execute(run)
         except asyncio.CancelledError:
@@ -139,14 +140,14 @@ class Runs:
             run.error = Retryable("The handler was cancelled, or waited for something that was.")
         except Exception as error:
             run.error = classify(error)
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         if task is not None and task.cancelling() and not self.stopping:
             await _shake_off(task)
 
     def settled(self, run: Run) -> None:
         """The run's outcome is written: a copy of the same message may ask to run from here on."""
-        if run.claimed:
-            self._active.discard((run.id, run.generation))
+        if run.claimed is not None:
+            self._active.discard(run.claimed)
 
     async def _execute(self, run: Run) -> None:
         read: tuple[Any, Handler] | None = None
@@ -179,7 +180,7 @@ class Runs:
             run.id, run.generation, run.entry.key, run.attempt, event, run.headers, pool=pool, finish=finish
         )
         # A run has a context of its own, so its trace ends with it.
-        telemetry.enter_trace(header_text(run.headers, TRACEPARENT))
+        telemetry.enter_trace(run.headers.get(TRACEPARENT))
         await run.handler.run(run.job)
         if finish is not None and not run.job.finished and not await self._finishes.submit(run):
             raise Fenced(f"Another run owns job {run.id}.")

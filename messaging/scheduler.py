@@ -76,6 +76,11 @@ class Scheduler:
         elif self.lanes.add(entry):
             self._ready.add(entry.key)
 
+    def admit(self, entry: Entry) -> None:
+        """A record was read that may run at once, and `lanes.add_bare` left it: there is room for it."""
+        self.lanes.add_whole(entry)
+        self._ready.add(entry.key)
+
     def loaded(self, entry: Entry) -> None:
         """A parked record is back in memory."""
         if self.lanes.loaded(entry):

@@ -149,21 +149,24 @@ class _Span:
 
     __slots__ = ("_parent", "_traceparent")
 
-    def __init__(self, parent: str | None) -> None:
+    def __init__(self, parent: str | bytes | None) -> None:
         self._parent = parent
         self._traceparent: str | None = None
 
     def traceparent(self) -> str:
         if self._traceparent is None:
-            match = _TRACEPARENT.fullmatch(self._parent) if self._parent else None
+            parent = self._parent
+            if isinstance(parent, bytes):
+                parent = parent.decode("ascii", "replace")
+            match = _TRACEPARENT.fullmatch(parent) if parent else None
             self._traceparent = (
                 f"00-{match[1]}-{_random.randbytes(8).hex()}-{match[2]}" if match else new_traceparent()
             )
         return self._traceparent
 
 
-def enter_trace(parent: str | None) -> None:
-    """Put the rest of this task into the trace of `parent`, as a new span, or into a trace of its own."""
+def enter_trace(parent: bytes | None) -> None:
+    """Put the rest of this task into the trace of `parent`, a header as it came: a new span of it, or a new trace."""
     _trace.set(_Span(parent))
 
 

@@ -5,9 +5,8 @@ that wait while running are scanned (no more than there are slots). Inactive mem
 has caught up with what they used, so millions of senders that come once leave nothing behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Generic, TypeVar
 
 FORGOTTEN_AT_ONCE = 4
@@ -61,7 +60,7 @@ class Level(Generic[Name, M]):
         self._outdated = 0
         self._debtors: list[tuple[float, int, Name, M]] = []  # inactive, but ahead of the level's virtual time
 
-    def count(self, name: Name, member: M, waiting: int, running: int, tickets: "count[int]") -> None:
+    def count(self, name: Name, member: M, waiting: int, running: int, tickets: Iterator[int]) -> None:
         """Change a member's counts and put it where it is found; forget it when neither is left."""
         waited, ran = member.waiting, member.running
         waits = member.waiting = waited + waiting
@@ -112,17 +111,52 @@ class Level(Generic[Name, M]):
         limit = min([(member.running + 1) / member.weight for member in candidates])
         return min([member for member in candidates if member.running / member.weight < limit], key=Member.rank)
 
-    def start(self, member: M, seconds: float, reach: float) -> Moved:
-        """Charge a start. Beyond `reach` slot-seconds (at the mean weight) no credit is kept, and no debt."""
-        mine, all_ = member.virtual, self.virtual
-        reach *= self._active / self.weights
+    def start(self, member: M, seconds: float, reach: float, turn: int) -> Moved:
+        """One that waits starts to run, and is charged. Beyond `reach` slot-seconds (at the mean weight) no credit is
+        kept, and no debt. `turn`: when its next one begins to wait.
+        """
+        mine, all_, weights = member.virtual, self.virtual, self.weights
+        reach *= self._active / weights
+        ours, level = mine, all_
         if mine < all_ - reach:
-            member.virtual = all_ - reach
+            ours = all_ - reach
         elif all_ < mine - reach:
-            self.virtual = mine - reach
-        member.virtual += seconds / member.weight
-        self.virtual += seconds / self.weights
-        return member.virtual - mine, self.virtual - all_
+            level = mine - reach
+        member.virtual = ours = ours + seconds / member.weight
+        self.virtual = level = level + seconds / weights
+        member.turn = turn
+        member.waiting -= 1
+        member.running += 1
+        if member.queued:
+            # Whose turn it is stands first.
+            member.queued = False
+            if self._idle[0][3] is member:
+                heappop(self._idle)
+            else:
+                self._outdated += 1
+            if member.waiting:
+                self._busy[member] = None
+        elif not member.waiting:
+            self._busy.pop(member, None)
+        if self._debtors:
+            self._forget_debtors()
+        return ours - mine, level - all_
+
+    def end(self, name: Name, member: M, tickets: Iterator[int]) -> None:
+        """One that ran is over."""
+        member.running -= 1
+        if member.running:
+            return
+        if member.waiting:
+            self._busy.pop(member, None)
+            member.queued = True
+            member.stamp += 1
+            heappush(self._idle, (member.virtual, member.turn, member.stamp, member))
+            return
+        self._active -= 1
+        # From 0 again when it can be, so that rounding errors do not add up over the years.
+        self.weights = self.weights - member.weight if self._active else 0.0
+        self._forget(name, member, next(tickets))
 
     def charge(self, member: M, seconds: float) -> None:
         """Add (or take back) slot-seconds of an active member."""

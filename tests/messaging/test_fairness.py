@@ -173,15 +173,15 @@ def test_a_start_that_is_taken_back_moves_no_virtual_time() -> None:
     level: Level[str, Member] = Level()
     tickets = iter(range(1, 100))
     ann, ben = Member(1.0), Member(0.5)
-    level.count("ann", ann, 1, 0, tickets)  # type: ignore[arg-type]
-    moved = level.start(ann, 5.0, 10.0)
-    level.count("ben", ben, 1, 0, tickets)  # type: ignore[arg-type]
+    level.count("ann", ann, 1, 0, tickets)
+    moved = level.start(ann, 5.0, 10.0, 1)
+    level.count("ben", ben, 1, 0, tickets)
     level.undo(ann, moved)
     assert [ann.virtual, level.virtual] == pytest.approx([0.0, 0.0])
     # So with a start that reached its bound, in either direction.
     for virtual in (500.0, -500.0):
         ann.virtual = virtual
-        level.undo(ann, level.start(ann, 5.0, 10.0))
+        level.undo(ann, level.start(ann, 5.0, 10.0, 1))
         assert [ann.virtual, level.virtual] == pytest.approx([virtual, 0.0])
 
 
@@ -243,11 +243,11 @@ def test_one_that_comes_and_goes_in_debt_is_remembered_once() -> None:
     tickets = iter(range(1, 10_000))
     member, other = Member(1.0), Member(1.0)
     for name, each in (("member", member), ("other", other)):
-        level.count(name, each, 1, 0, tickets)  # type: ignore[arg-type]
+        level.count(name, each, 1, 0, tickets)
     level.charge(member, 10.0)
     for _ in range(1000):
-        level.count("member", member, -1, 0, tickets)  # type: ignore[arg-type]
-        level.count("member", member, 1, 0, tickets)  # type: ignore[arg-type]
+        level.count("member", member, -1, 0, tickets)
+        level.count("member", member, 1, 0, tickets)
     assert len(level._debtors) == 1
 
 

@@ -188,5 +188,8 @@ async def test_a_worker_is_fresh_while_it_beats(present: list[Presence], databas
     await asyncio.sleep(2.5)
     assert present[0].fresh(), "it takes its lock again after the connection was lost"
     with database.connect() as conn:
-        held = conn.execute("select count(*) from pg_locks where locktype = 'advisory' and granted").fetchone()
+        held = conn.execute(
+            "select count(*) from pg_locks join pg_database on pg_database.oid = database"
+            " where datname = current_database() and locktype = 'advisory' and granted"
+        ).fetchone()
     assert held == (2,)
