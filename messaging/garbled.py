@@ -1,9 +1,7 @@
 """Records whose headers the Kafka client cannot read, made safe to hand on.
 
 A header's name may be any bytes on the wire. For one that is not UTF-8 the client raises at the first question, and
-its answer to the next one kills the process. So each record is asked once, by the thread that read it, before
-anything else looks. That is also where the asking is cheap: the client then makes 25 objects for eight headers out of
-memory that it has just written, which takes a sixth of what it takes when the event loop comes to it.
+its answer to the next one kills the process. So each record is asked once, before anything else looks.
 """
 
 from operator import methodcaller

@@ -5,11 +5,13 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
+from confluent_kafka import Message
 
 from messaging.deadletter import Hop
 from messaging.entries import NOBODY, Entry, Partition
-from messaging.garbled import Record
-from messaging.message import Key, headers_size
+from messaging.garbled import checked
+from messaging.kept import Kept
+from messaging.message import Key
 from messaging.reread import Rereader
 from messaging.scheduler import Scheduler
 
@@ -38,7 +40,7 @@ class Intake:
         self._spawn = spawn
         self._keys: dict[bytes | None, Key] = {}
 
-    def arrived(self, records: Iterable[Record], partitions: dict[tuple[str, int], Partition]) -> None:
+    def arrived(self, records: Iterable[Message], partitions: dict[tuple[str, int], Partition]) -> None:
         """Queue a batch; a record of a partition that is not ours any more is left to its new owner."""
         now = time.time()
         admit, park = self._scheduler.admit, self._scheduler.lanes.add_bare
@@ -50,10 +52,11 @@ class Intake:
             key = self._key(record.key())
             if partition.is_retry:
                 # A forged time must not park a record for ever.
-                due_in = min(Hop(record.headers()).due_at - now, self._longest_wait)
-                self._scheduler.arrive(_entry(key, partition, offset, record, now), due_in)
+                entry = _entry(key, partition, offset, Kept(checked(record)), now)
+                due_in = min(Hop(entry.record.headers()).due_at - now, self._longest_wait)
+                self._scheduler.arrive(entry, due_in)
             elif not park(key, partition, offset):  # most of a backlog ends there, so nothing more is asked of it
-                admit(_entry(key, partition, offset, record, now))
+                admit(_entry(key, partition, offset, Kept(checked(record)), now))
         self._scheduler.dispatch()
 
     def read_parked(self) -> None:
@@ -67,7 +70,7 @@ class Intake:
         for offset, key in sorted(wanted.items()):
             record = found.get(offset)
             if record is not None:
-                self._scheduler.loaded(_entry(self._key(record.key()), partition, offset, record, now))
+                self._scheduler.loaded(_entry(key, partition, offset, record, now))
                 continue
             self._scheduler.lanes.gone(key, partition)
             partition.offsets.finished(offset)
@@ -88,8 +91,7 @@ class Intake:
         return key
 
 
-def _entry(key: Key, partition: Partition, offset: int, record: Record, now: float) -> Entry:
-    size = ENTRY_BYTES + len(record.key() or b"") + len(record.value() or b"") + headers_size(record.headers())
-    entry = Entry(key, partition, offset, record, size, now)
+def _entry(key: Key, partition: Partition, offset: int, record: Kept, now: float) -> Entry:
+    entry = Entry(key, partition, offset, record, ENTRY_BYTES + record.size, now)
     entry.due = partition.is_retry
     return entry

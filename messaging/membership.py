@@ -6,11 +6,10 @@ from concurrent.futures import Future
 from time import monotonic
 
 import structlog
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from messaging.background import Background
 from messaging.entries import Partition
-from messaging.garbled import Record
 from messaging.intake import Intake
 from messaging.policy import Subscription
 from messaging.poller import Poller, Sink, consumer_config
@@ -80,7 +79,7 @@ class Membership(Sink):
         """Report, on the event loop, the records behind the end of each assigned partition."""
         self._poller.lag(report)
 
-    def records_arrived(self, records: list[Record]) -> None:
+    def records_arrived(self, records: list[Message]) -> None:
         """Queue a batch."""
         self._poller.batch_taken()
         self.last_arrival = monotonic()
@@ -91,11 +90,11 @@ class Membership(Sink):
         for place in partitions:
             retry = place.topic == self._subscription.retry_topic
             self._partitions[place.topic, place.partition] = Partition(place.topic, place.partition, is_retry=retry)
-        log.info("partitions.assigned", consumer=self._subscription.consumer, count=len(partitions))
+        log.info("partitions.assigned", consumer=self._subscription.name, count=len(partitions))
 
     def partitions_revoked(self, partitions: list[TopicPartition], drained: "Future[list[TopicPartition]]") -> None:
         """Drop what waits, wait for what runs, answer with the offsets to commit."""
-        log.info("partitions.revoked", consumer=self._subscription.consumer, count=len(partitions))
+        log.info("partitions.revoked", consumer=self._subscription.name, count=len(partitions))
         revoked = self._take_away(partitions)
 
         async def finish() -> None:
@@ -118,7 +117,7 @@ class Membership(Sink):
     def polling_failed(self, error: BaseException) -> None:
         """The poll thread died: start another."""
         if not self.leaving:
-            log.error("poller.replaced", consumer=self._subscription.consumer, error=str(error))
+            log.error("poller.replaced", consumer=self._subscription.name, error=str(error))
             self._take_away([TopicPartition(topic, number) for topic, number in self._partitions])
             self._loop.call_later(1.0, self.join)
 

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
 from typing import NamedTuple
 
 # CloudEvents 1.0, Kafka binding, binary mode: attribute name with "ce_" in front.
@@ -93,16 +92,6 @@ def headers_to_dict(raw: RawHeaders) -> dict[str, bytes]:
         if None not in found.values():
             return found
     return {name: value for name, value in header_pairs(raw) if value is not None}
-
-
-def headers_size(raw: RawHeaders) -> int:
-    """About the bytes of all names and values."""
-    if isinstance(raw, list):
-        try:
-            return sum(map(len, chain.from_iterable(raw)))
-        except TypeError:
-            pass  # one without a value
-    return sum(len(name) + len(value or b"") for name, value in header_pairs(raw))
 
 
 def header_text(headers: Mapping[str, bytes], name: str) -> str | None:

@@ -11,16 +11,16 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from queue import Empty, SimpleQueue
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
-from messaging.garbled import Record, checked
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 log = structlog.get_logger(__name__)
 
-BATCH = 1000
+BATCH = 250
 IDLE_SECONDS = 0.05
-BATCHES_AHEAD = 8
-"""Batches the loop may owe before polling waits: a busy loop then meets a bounded queue, not a growing one."""
+BATCHES_AHEAD = 2
+"""Batches the loop may owe before polling waits: a busy loop then meets a bounded queue, and one so short that what
+was read is still in the processor's cache when the loop comes to it.
+"""
 
 CLOSED = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 
@@ -28,7 +28,7 @@ CLOSED = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOL
 class Sink:
     """What the poll thread calls, on the event loop. The scheduler implements it."""
 
-    def records_arrived(self, records: list[Record]) -> None:
+    def records_arrived(self, records: list[Message]) -> None:
         """Records in order per partition."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class Poller:
         if first is None:
             return
         records = [first, *consumer.consume(BATCH - 1, 0)]
-        good = [checked(record) for record in records if record.error() is None]
+        good = [record for record in records if record.error() is None]
         for record in records:
             error = record.error()
             if error is not None:

@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
+GC_THRESHOLDS = (5_000, 20, 20)
+"""New objects, young collections and middle ones before the next collection (CPython: 700, 10, 10)."""
+
 MAX_CONNECTIONS = 1000
 """What one HTTP face serves at a time; whoever comes then is answered 503."""
 KEEP_ALIVE_SECONDS = 30
@@ -96,10 +99,7 @@ async def _live(start: Start) -> int:
                 stopping.cancel()
                 starting.result()
             else:
-                # What start-up made stays for good; walking through it again would stop the loop for tens of
-                # milliseconds at every full collection.
-                gc.collect()
-                gc.freeze()
+                settle_memory()
                 log.info("process.started")
             await stopping
     except Misconfigured as error:
@@ -109,6 +109,18 @@ async def _live(start: Start) -> int:
         log.exception("process.failed")
         return EX_SOFTWARE
     return code
+
+
+def settle_memory() -> None:
+    """Tell the garbage collector that what is there now stays, and to look at the rest less often.
+
+    Walking through what start-up made would stop the loop for tens of milliseconds at every full collection. A job
+    makes some fifty objects that die with it: looked for after each 700, as CPython 3.11 does unless told otherwise,
+    they took a tenth of the loop's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 class _Server(uvicorn.Server):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from messaging.garbled import Record, checked
+from messaging.garbled import checked
+from messaging.kept import Kept
 
 PATIENCE_SECONDS = 5.0
 """Without a record for this long, the partition's bounds are asked again: what was wanted may have been deleted."""
@@ -37,10 +38,11 @@ class Replay:
         """Leave the broker."""
         self._consumer.close()
 
-    def read(self, place: tuple[str, int], offsets: Sequence[int]) -> dict[int, Record]:
+    def read(self, place: tuple[str, int], offsets: Sequence[int]) -> dict[int, Kept]:
         """The records at these ascending offsets, without those that do not exist any more. Raises KafkaException."""
         try:
-            return {offset: checked(record) for offset, record in self._read(place, offsets).items()}
+            # Here, where they were just read, they are cheap to take apart.
+            return {offset: Kept(checked(record)) for offset, record in self._read(place, offsets).items()}
         except BaseException:
             self.place = None
             raise

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 import structlog
 from confluent_kafka import KafkaException
 
-from messaging.garbled import Record
+from messaging.kept import Kept
 from messaging.replay import Replay
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Rereader:
         self._spare = Replay(self._config, self._stopping)  # connected by the time it is wanted
         self._thread.start()
 
-    async def fetch(self, topic: str, partition: int, offsets: Sequence[int]) -> dict[int, Record]:
+    async def fetch(self, topic: str, partition: int, offsets: Sequence[int]) -> dict[int, Kept]:
         """The records at these ascending offsets. One that is missing in the answer does not exist any more."""
         wish = _Wish((topic, partition), offsets, self._loop.create_future())
         self._work.put(wish)
@@ -106,18 +106,18 @@ class _Wish:
     __slots__ = ("answer", "offsets", "place")
 
     def __init__(
-        self, place: tuple[str, int], offsets: Sequence[int], answer: "asyncio.Future[dict[int, Record]]"
+        self, place: tuple[str, int], offsets: Sequence[int], answer: "asyncio.Future[dict[int, Kept]]"
     ) -> None:
         self.place = place
         self.offsets = offsets
         self.answer = answer
 
 
-def _fail(answer: "asyncio.Future[dict[int, Record]]", error: Exception) -> None:
+def _fail(answer: "asyncio.Future[dict[int, Kept]]", error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
 
 
-def _answer(answer: "asyncio.Future[dict[int, Record]]", found: dict[int, Record]) -> None:
+def _answer(answer: "asyncio.Future[dict[int, Kept]]", found: dict[int, Kept]) -> None:
     if not answer.done():
         answer.set_result(found)

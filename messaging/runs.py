@@ -19,7 +19,7 @@ from messaging.entries import NOBODY, Entry
 from messaging.errors import Fenced, LostAttempts, MessagingError, NotRetryable, Outage, Retryable, Undecodable
 from messaging.job import Handler, Job, Reader
 from messaging.ledger import Found, Grant, Ledger, Start
-from messaging.message import SUBJECT, TRACEPARENT, given_id, header_text, headers_to_dict
+from messaging.message import SUBJECT, TRACEPARENT, given_id, header_text
 
 log = structlog.get_logger(__name__)
 
@@ -119,9 +119,9 @@ class Runs:
 
     def prepare(self, entry: Entry, *, lent: bool, alone: bool) -> Run:
         """The run of a record that was given a slot. Our own headers count only on a retry topic."""
-        raw = entry.record.headers()
-        hop = Hop(raw) if entry.partition.is_retry else FIRST_HOP
-        return Run(entry, hop, headers_to_dict(raw), lent=lent, alone=alone)
+        record = entry.record
+        hop = Hop(record.headers()) if entry.partition.is_retry else FIRST_HOP
+        return Run(entry, hop, record.named(), lent=lent, alone=alone)
 
     async def execute(self, run: Run) -> None:
         """Start, handle, finish. Only cancellation is raised; the scheduler then gives the start back."""

@@ -23,6 +23,7 @@ from loadtest.bench import run, servers, table
 from loadtest.bench.figures import Figure, missed
 from loadtest.bench.sizes import Sizes
 from messaging.errors import MessagingError
+from messaging.process import settle_memory
 from stack import control
 
 JSON = Path(__file__).parents[1] / "out" / "bench.json"
@@ -91,9 +92,8 @@ def bench(
 
 
 def _measure(given: servers.Servers, sizes: Sizes, names: Sequence[str]) -> list[Figure]:
-    # As in the processes of the layer: a full collection would stop them for tens of milliseconds.
-    gc.collect()
-    gc.freeze()
+    # As in the processes of the layer.
+    settle_memory()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=screen, refresh_per_second=4, transient=True) as progress:

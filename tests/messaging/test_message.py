@@ -11,7 +11,6 @@ from messaging.message import (
     MAX_KEY_PART,
     Key,
     header_text,
-    headers_size,
     headers_to_dict,
     message_id,
     new_id,
@@ -78,10 +77,3 @@ def test_the_last_of_repeated_headers_counts_and_bad_utf8_is_absent() -> None:
     assert header_text(headers, "a") == "2"
     assert header_text(headers, "b") is None
     assert header_text(headers, "c") is None
-
-
-def test_the_size_of_headers_counts_names_and_values_however_they_come() -> None:
-    pairs = [("ce_id", b"12345"), ("empty", None), ("twice", b"1"), ("twice", b"22")]
-    assert headers_size(pairs) == headers_size(tuple(pairs)) == 5 + 5 + 5 + 5 + 1 + 5 + 2
-    assert headers_size({"ce_id": "12345", "empty": None}) == 15
-    assert headers_size(None) == headers_size([]) == 0

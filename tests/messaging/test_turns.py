@@ -16,7 +16,7 @@ from messaging import telemetry
 from messaging.entries import Entry, Partition
 from messaging.job import Job
 from messaging.lanes import Lanes
-from messaging.message import Key
+from messaging.message import Key, headers_to_dict
 from messaging.outcomes import Outcomes
 from messaging.policy import Policy
 from messaging.producer import ConfirmedProducer
@@ -39,8 +39,8 @@ class Record:
     def headers(self) -> list[tuple[str, str | bytes | None]]:
         return [("ce_id", self.name.encode()), *self.extra]
 
-    def offset(self) -> int:
-        return 0
+    def named(self) -> dict[str, bytes]:
+        return headers_to_dict(self.headers())
 
 
 class Bench:
