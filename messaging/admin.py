@@ -63,6 +63,20 @@ def admin_client(bootstrap: str) -> AdminClient:
     )
 
 
+@contextmanager
+def kafka_errors(doing: str) -> Iterator[None]:
+    """Raise Kafka's errors as ours: Outage (resource "kafka") for those that pass, Misconfigured for the others."""
+    try:
+        yield
+    except KafkaException as error:
+        fault = error.args[0]
+        if fault.code() in _PASSING:
+            raise Outage(f"Kafka did not answer when asked to {doing}: {fault.str()}", "kafka") from error
+        raise Misconfigured(f"Kafka refused to {doing}: {fault.str()}") from error
+    except TimeoutError as error:
+        raise Outage(f"Kafka did not answer when asked to {doing}.", "kafka") from error
+
+
 async def create_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> list[str]:
     """Create the topics that are missing and set the settings that differ; returns one line per change made.
 
@@ -95,7 +109,7 @@ async def delete_records(client: AdminClient, before: Mapping[tuple[str, int], i
 
 def _create_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> list[str]:
     client = admin_client(bootstrap)
-    with _kafka_errors("create topics"):
+    with kafka_errors("create topics"):
         found = _describe(client, specs)
         _check_partitions(specs, found)
         missing = [spec for spec in specs if spec.name not in found]
@@ -113,7 +127,7 @@ def _create_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> list[str]:
 
 def _verify_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> None:
     client = admin_client(bootstrap)
-    with _kafka_errors("look at the topics"):
+    with kafka_errors("look at the topics"):
         found = _describe(client, specs)
         if missing := [spec.name for spec in specs if spec.name not in found]:
             raise Misconfigured(f"Topics are missing: {', '.join(missing)}. Run the deploy step.")
@@ -129,7 +143,7 @@ def _verify_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> None:
 
 
 def _delete_records(client: AdminClient, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-    with _kafka_errors("delete records"):
+    with kafka_errors("delete records"):
         request = [TopicPartition(topic, partition, offset) for (topic, partition), offset in before.items()]
         answers = client.delete_records(request, request_timeout=_REQUEST_SECONDS)
         return {(part.topic, part.partition): _result(future).low_watermark for part, future in answers.items()}
@@ -233,17 +247,3 @@ def _alter(client: AdminClient, changes: Mapping[str, Mapping[str, tuple[str | N
 
 def _result(future: "Future[T]") -> T:
     return future.result(timeout=_REQUEST_SECONDS + 5)
-
-
-@contextmanager
-def _kafka_errors(doing: str) -> Iterator[None]:
-    """Turn Kafka's errors into ours: those that pass are outages, the others need a person."""
-    try:
-        yield
-    except KafkaException as error:
-        fault = error.args[0]
-        if fault.code() in _PASSING:
-            raise Outage(f"Kafka did not answer when asked to {doing}: {fault.str()}", "kafka") from error
-        raise Misconfigured(f"Kafka refused to {doing}: {fault.str()}") from error
-    except TimeoutError as error:
-        raise Outage(f"Kafka did not answer when asked to {doing}.", "kafka") from error

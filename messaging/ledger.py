@@ -264,3 +264,9 @@ async def clean(conn: Connection, older_than_seconds: float, limit: int) -> int:
     ):
         left -= (await conn.execute(statement, (older_than_seconds, left))).rowcount
     return limit - left
+
+
+async def highest_generation(conn: Connection, consumer: str) -> int:
+    """The highest generation of any message that the consumer has had, as far as it is remembered. Reads all rows."""
+    row = await (await conn.execute("select max(generation) from ledger where consumer = %s", (consumer,))).fetchone()
+    return row[0] or 0 if row is not None else 0

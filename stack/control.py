@@ -1,6 +1,6 @@
 """Talking to a running stack: what the command, the load test and tests use. Synchronous.
 
-with the stack up:   status(), endpoints(), restart(name, env)
+with the stack up:   status(), endpoints(), restart(name, env), halt(name)
 to end it:           stop()
 whether it runs:     is_running()
 """
@@ -55,6 +55,11 @@ def restart(
     call of `restart` for it; None takes it away. Raises NotRunning, ControlFailed.
     """
     _ask(data_dir, {"do": "restart", "name": name, "env": dict(env or {})}, timeout)
+
+
+def halt(name: str, data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 60.0) -> None:
+    """Stop a child cleanly and keep it down until `restart`. Raises NotRunning, ControlFailed."""
+    _ask(data_dir, {"do": "halt", "name": name}, timeout)
 
 
 def stop(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 90.0) -> bool:

@@ -16,9 +16,10 @@ from stack import given, keys, locks, memory, pghome, plan, ports, services, soc
 from stack.artifacts import Progress, Store
 from stack.desk import Desk, Refused
 from stack.layout import Layout
+from stack.life import Life
 from stack.settings import StackSettings
 from stack.status import ChildStatus, Status
-from stack.supervisor import Life, Supervisor
+from stack.supervisor import Supervisor
 
 log = structlog.get_logger("stack")
 
@@ -147,6 +148,7 @@ class Embedded:
             "status": self._status,
             "endpoints": self._endpoints,
             "restart": self._restart,
+            "halt": self._halt,
             "stop": self._stop,
         }
         async with Desk(sockets.listen(self.layout.control_socket), handlers):
@@ -166,6 +168,18 @@ class Embedded:
 
     async def _endpoints(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return self.endpoints.as_json()
+
+    async def _halt(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self.supervisor is not None
+        name = request.get("name")
+        known = [child for child, life in self.supervisor.lives.items() if not life.child.once]
+        if name not in known:
+            raise Refused(f"There is no part named {name!r} that runs. There are: {', '.join(known)}.")
+        try:
+            await self.supervisor.halt(str(name))
+        except TimeoutError:
+            raise Refused(f"{name} was told to stop and is not gone yet; see its log.") from None
+        return {}
 
     async def _restart(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, overrides = request.get("name"), request.get("env")

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 
@@ -14,39 +13,15 @@ from stack.backoff import Restart
 from stack.child import Child
 from stack.guarded import Guarded
 from stack.layout import Layout
+from stack.life import Life
 from stack.status import Phase
 from stack.watch import Watch
 
+BY_HAND = "by hand; `workbot start` starts it"
+HALT_SECONDS = 10.0
+"""How long a child may take to be gone after its grace."""
+
 log = structlog.get_logger("stack")
-
-
-@dataclass(slots=True)
-class Life:
-    """What the supervisor knows of one child. `since` is Unix time, `failures` counts deaths in a row, `planned` the
-    starts that were asked for. `proven`: it was ready once with the variables it has.
-    """
-
-    child: Child
-    phase: Phase = Phase.WAITING
-    message: str = ""
-    since: float = field(default_factory=time.time)
-    starts: int = 0
-    failures: int = 0
-    planned: int = 0
-    overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
-    run: Guarded | None = None
-    asked: bool = False
-    proven: bool = False
-
-    @property
-    def restarts(self) -> int:
-        """Starts after the first that nobody asked for."""
-        return max(0, self.starts - 1 - self.planned)
-
-    @property
-    def pid(self) -> int | None:
-        """The child's own process, while there is one."""
-        return None if self.run is None else self.run.pid
 
 
 class Supervisor:
@@ -109,6 +84,7 @@ class Supervisor:
         name, Misconfigured when the child refuses them, TimeoutError when it is not ready in time.
         """
         life = self.lives[name]
+        life.halted = False
         life.overrides = dict(overrides)
         life.failures, life.proven = 0, False
         before = life.starts
@@ -122,6 +98,18 @@ class Supervisor:
                 await self._changed.wait_for(lambda: life.starts > before and life.phase.settled)
         if life.phase is Phase.REFUSED:
             raise Misconfigured(f"{name} {life.message}")
+
+    async def halt(self, name: str) -> None:
+        """Stop a child and keep it down until `restart`; return once it is. Raises KeyError, TimeoutError."""
+        life = self.lives[name]
+        life.halted = life.asked = True
+        if life.run is not None:
+            await self._enter(life, Phase.STOPPING, BY_HAND)
+            life.run.release()
+        async with self._changed:
+            self._changed.notify_all()
+            async with asyncio.timeout(life.child.grace + HALT_SECONDS):
+                await self._changed.wait_for(lambda: life.phase is Phase.STOPPED)
 
     async def _enter(self, life: Life, phase: Phase, message: str = "") -> None:
         if (life.phase, life.message) == (phase, message):
@@ -138,6 +126,10 @@ class Supervisor:
     async def _keep(self, life: Life) -> None:
         """One child's whole life: wait, prepare, run, and after a death the same again."""
         while True:
+            if life.halted:
+                await self._enter(life, Phase.STOPPED, BY_HAND)
+                async with self._changed:
+                    await self._changed.wait_for(lambda: not life.halted)
             await self._enter(life, Phase.WAITING)
             async with self._changed:
                 await self._changed.wait_for(lambda: order.may_start(life.child.name, self._needs, self._fit()))

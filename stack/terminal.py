@@ -12,9 +12,16 @@ from messaging.settings import given_environment
 from stack import control, given, screen
 from stack.embedded import AlreadyRunning
 from stack.layout import Layout
+from stack.settings import StackSettings
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
+
+
+class Chosen:
+    """What the options before the command said."""
+
+    settings: StackSettings
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from stack import probes, watch
 from stack.backoff import Restart
 from stack.child import Child, NotReady
 from stack.layout import Layout
+from stack.life import Life
 from stack.status import Phase
-from stack.supervisor import Life, Supervisor
+from stack.supervisor import Supervisor
 from tests.stack.processes import alive
 
 # Becomes ready by making its flag file; says in it what it was given.
@@ -278,3 +279,31 @@ async def test_everything_ends_when_it_is_stopped_in_the_middle_of_a_start(layou
 def test_a_circle_is_refused(layout: Layout) -> None:
     with pytest.raises(Misconfigured, match="circle"):
         Supervisor(layout, [server(layout, "a", "b"), server(layout, "b", "a")])
+
+
+async def test_a_halted_child_stays_down_until_it_is_started(layout: Layout) -> None:
+    async with running(layout, server(layout, "base"), server(layout, "top", "base")) as (supervisor, _):
+        await ready(supervisor)
+        life = supervisor.lives["top"]
+        first = life.pid
+        await supervisor.halt("top")
+        assert (life.phase, life.pid, supervisor.ready) == (Phase.STOPPED, None, False)
+        assert first is not None
+        assert not alive(first)
+        await supervisor.halt("top")  # twice is once
+        await asyncio.sleep(0.5)
+        assert life.phase is Phase.STOPPED
+        await supervisor.restart("top", {})
+        assert supervisor.ready
+        assert life.pid not in (None, first)
+        assert life.restarts == 0, "nobody counts what was asked for"
+
+
+async def test_a_child_that_dies_again_and_again_can_be_halted(layout: Layout) -> None:
+    async with running(layout, server(layout, "bad", code="import sys; sys.exit(3)")) as (supervisor, seen):
+        await until(lambda: "bad died" in seen)
+        await supervisor.halt("bad")
+        life = supervisor.lives["bad"]
+        starts = life.starts
+        await asyncio.sleep(0.6)
+        assert (life.phase, life.starts) == (Phase.STOPPED, starts)
