@@ -2,6 +2,7 @@
 
     topics.toml   the one list of topics, with their producers, consumers and events
     topics        reads it; the only place that spells the names of retry and dead-letter topics
+    periods       how long Kafka keeps what; retention: a service's own periods, held against those
     events        one dataclass per event, newest version
     avro/         <type>/v<major>.<minor>.avsc: a version is a new file, and a file never changes
     examples/     <type>/v<major>.<minor>/<what it shows>.json, under the schema of that version
@@ -9,8 +10,8 @@
     catalog       reads avro/ and builds a process's codec
     compatibility pure: may data written with one schema be read with another
     deploy        the deploy step: topics on Kafka, schemas at the registry
+    asyncapi      makes docs/asyncapi.yaml, the published contract
+    operations    its part on who sends and receives; headers: that on keys and headers
 
-To add a field: a new minor file (the field has a default), the field in `events`, an example, their digests.
-To add an event: its first file and example, a dataclass listed in `events.ALL`, its type in topics.toml.
-A change that is not compatible both ways is a new major: v2.0, in a record named for it.
+How to add an event, a version of one, or a consumer is in docs/howto/, step by step.
 """

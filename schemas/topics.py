@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from messaging.admin import TopicSpec
 from messaging.errors import Misconfigured
 from messaging.policy import Backoff, Policy, Subscription
+from schemas import periods
 
 FILE = Path(__file__).with_name("topics.toml")
 
@@ -24,14 +25,14 @@ HEADROOM_BYTES = 64 * 1024
 record with our own headers always fits, also one that somebody put on the retry topic as large as that takes.
 """
 
-_SEGMENT_BYTES = 64 * 1024 * 1024
-_HOUR_MS = 60 * 60 * 1000
 _RETENTION = re.compile(r"([1-9][0-9]{0,4}) (hour|day)s?")
 
 # No hyphens or underscores in what becomes a topic's name: Kafka's metrics cannot tell them from dots.
 _TopicName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(\.[a-z][a-z0-9]*)+$", max_length=100)]
 _ConsumerName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*$", max_length=40)]
 _ServiceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+_GroupName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*$", max_length=40)]
+_TableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*$", max_length=40)]
 _EventType = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*\.[a-z][a-z0-9_]*$")]
 
 
@@ -40,12 +41,20 @@ class _Table(BaseModel):
 
 
 class Consumer(_Table):
-    """One reader of a topic: the service that runs it, how its slots are shared, how often a record is tried."""
+    """One reader of a topic: the service that runs it, how its slots are shared, how often a record is tried.
+
+    alias is what the service's own books call it, where it has two consumers of one name: see `Subscription`. group
+    is what one reader of several topics reads them in. replay says whether a record may be delivered to it again: not
+    to one that counts what it reads.
+    """
 
     service: _ServiceName
     policy: Policy
     backoff: Backoff
     dead_letter_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    alias: _TopicName | None = None
+    group: _GroupName | None = None
+    replay: bool = True
 
 
 class Topic(_Table):
@@ -77,12 +86,26 @@ class Topic(_Table):
         match = _RETENTION.fullmatch(self.retention)
         if match is None:
             return -1
-        return int(match[1]) * _HOUR_MS * (24 if match[2] == "day" else 1)
+        return int(match[1]) * (periods.DAY_MS if match[2] == "day" else periods.HOUR_MS)
+
+    @property
+    def retry_retention_ms(self) -> int:
+        """The same of its consumers' retry topics."""
+        return -1 if self.until_done else periods.RETRY_DAYS * periods.DAY_MS
+
+
+class Tables(_Table):
+    """The tables of one consumer group: the service that keeps them, and in how many partitions."""
+
+    service: _ServiceName
+    names: Annotated[tuple[_TableName, ...], Field(min_length=1)]
+    partitions: Annotated[int, Field(ge=1, le=1000)]
 
 
 class _File(_Table):
     services: Annotated[tuple[_ServiceName, ...], Field(min_length=1)]
     topics: dict[_TopicName, Topic]
+    tables: dict[_GroupName, Tables] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +121,12 @@ class DeadLetterTopic:
 class Topics:
     """All topics: what to create on Kafka, and what each consumer subscribes to."""
 
-    def __init__(self, services: tuple[str, ...], topics: Mapping[str, Topic]) -> None:
+    def __init__(
+        self, services: tuple[str, ...], topics: Mapping[str, Topic], tables: Mapping[str, Tables] | None = None
+    ) -> None:
         self.services = services
         self._topics = dict(topics)
+        self._tables = dict(tables or {})
 
     def __iter__(self) -> Iterator[str]:
         """The names of the source topics (without retry and dead-letter topics), in the order of the file."""
@@ -131,7 +157,14 @@ class Topics:
             policy=policy or consumers[consumer].policy,
             backoff=backoff or consumers[consumer].backoff,
             dead_letter_share=consumers[consumer].dead_letter_share,
+            alias=consumers[consumer].alias,
+            shared_group=consumers[consumer].group,
         )
+
+    def subscriptions_of(self, group: str) -> list[Subscription]:
+        """What the one reader of a shared group takes, in the order of the file."""
+        found = [self.subscription(topic, consumer) for topic in self for consumer in self[topic].consumers]
+        return [subscription for subscription in found if subscription.group == group]
 
     def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """Every dead-letter topic with its owner, in the order of the file."""
@@ -141,17 +174,33 @@ class Topics:
             for consumer, owner in topic.consumers.items()
         ]
 
+    def kept_days(self) -> Iterator[tuple[float, str]]:
+        """How many days after it was written a record may still be read, by topic: of those that forget by the clock,
+        and are read by a consumer.
+        """
+        for name, topic in self._topics.items():
+            if not topic.until_done:
+                yield periods.longest_days(topic.retention_ms), name
+                for consumer in topic.consumers:
+                    yield periods.longest_days(topic.retry_retention_ms), _retry(name, consumer)
+
     def specs(self) -> list[TopicSpec]:
-        """Every topic to create: each source topic, then the retry and dead-letter topic of each consumer."""
+        """Every topic to create: each source topic, then the retry and dead-letter topic of each consumer; then the
+        changelog of each table.
+        """
         specs = []
         for name, topic in self._topics.items():
-            specs.append(_spec(name, topic.partitions, topic.retention_ms, MAX_RECORD_BYTES))
+            kept = periods.deleted(topic.retention_ms, MAX_RECORD_BYTES)
+            retried = periods.deleted(topic.retry_retention_ms, MAX_RECORD_BYTES + HEADROOM_BYTES)
+            specs.append(TopicSpec(name, topic.partitions, kept))
             for consumer in topic.consumers:
-                retry, dead = _retry(name, consumer), _dead_letter(name, consumer)
-                specs += [
-                    _spec(retry, topic.partitions, -1, MAX_RECORD_BYTES + HEADROOM_BYTES),
-                    _spec(dead, topic.partitions, -1, MAX_RECORD_BYTES + 2 * HEADROOM_BYTES),
-                ]
+                specs.append(TopicSpec(_retry(name, consumer), topic.partitions, retried))
+                specs.append(TopicSpec(_dead_letter(name, consumer), topic.partitions, _DEAD_LETTERS))
+        specs += [
+            TopicSpec(_changelog(group, name), tables.partitions, _CHANGELOG)
+            for group, tables in self._tables.items()
+            for name in tables.names
+        ]
         return specs
 
 
@@ -167,12 +216,13 @@ def load(path: Path = FILE) -> Topics:
         raise Misconfigured(f"{path.name} is wrong: {'; '.join(faults)}") from error
     if faults := list(_contradictions(file)):
         raise Misconfigured(f"{path.name} is wrong: {'; '.join(faults)}")
-    return Topics(file.services, file.topics)
+    return Topics(file.services, file.topics, file.tables)
 
 
 def _contradictions(file: _File) -> Iterator[str]:
     """What no single field can show: unknown services, an event on two topics, a job nobody finishes."""
     home: dict[str, str] = {}
+    booked: dict[tuple[str, str], str] = {}
     for name, topic in file.topics.items():
         at = f"topics.{name}"
         if name.endswith((".retry", ".dlq")):
@@ -185,10 +235,30 @@ def _contradictions(file: _File) -> Iterator[str]:
         for consumer, table in topic.consumers.items():
             if table.service not in file.services:
                 yield f"{at}.consumers.{consumer}.service: {table.service!r} is not one of the services"
+            name_in_books = (table.service, table.alias or consumer)
+            if name_in_books in booked:
+                yield (
+                    f"{at}.consumers.{consumer}: {table.service} has a consumer {name_in_books[1]!r} already, of"
+                    f" {booked[name_in_books]}; give both an alias, such as the topic's name and theirs"
+                )
+            booked.setdefault(name_in_books, name)
         for event in topic.events:
             if event in home:
                 yield f"{at}.events: {event!r} already travels on {home[event]}"
             home[event] = name
+    for group, tables in file.tables.items():
+        if tables.service not in file.services:
+            yield f"tables.{group}.service: {tables.service!r} is not one of the services"
+        read = {
+            name: topic.partitions
+            for name, topic in file.topics.items()
+            if any(consumer.group == group for consumer in topic.consumers.values())
+        }
+        if not read:
+            yield f"tables.{group}: no consumer has this group"
+        for name, partitions in read.items():
+            if partitions != tables.partitions:
+                yield f"tables.{group}.partitions: {name} has {partitions}; a record and its counts lie in the same"
 
 
 def _retry(topic: str, consumer: str) -> str:
@@ -199,15 +269,10 @@ def _dead_letter(topic: str, consumer: str) -> str:
     return f"{topic}.{consumer}.dlq"
 
 
-def _spec(name: str, partitions: int, retention_ms: int, max_record_bytes: int) -> TopicSpec:
-    config = {
-        "cleanup.policy": "delete",
-        "retention.ms": str(retention_ms),
-        # A broker-wide limit on size would drop unread jobs.
-        "retention.bytes": "-1",
-        "max.message.bytes": str(max_record_bytes),
-    }
-    if retention_ms == -1:
-        # Space of records deleted up to an offset comes back by whole segments: keep them small.
-        config["segment.bytes"] = str(_SEGMENT_BYTES)
-    return TopicSpec(name, partitions, config)
+def _changelog(group: str, table: str) -> str:
+    # The name that faust looks for.
+    return f"{group}-{table}-changelog"
+
+
+_DEAD_LETTERS = periods.deleted(periods.DEAD_LETTER_DAYS * periods.DAY_MS, MAX_RECORD_BYTES + 2 * HEADROOM_BYTES)
+_CHANGELOG = periods.compacted(MAX_RECORD_BYTES)

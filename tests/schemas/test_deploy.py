@@ -67,12 +67,12 @@ async def test_a_breaking_file_is_refused_before_the_registry_is_asked(
 ) -> None:
     """Nobody listens at the address: an answer can only come from the files."""
     monkeypatch.setattr(catalog, "ROOT", tmp_path)
-    monkeypatch.setattr(events, "ALL", (events.DocumentFailed,))
-    folder = tmp_path / "avro" / "document.failed"
+    monkeypatch.setattr(events, "ALL", (events.DocumentReceivedV1,))
+    folder = tmp_path / "avro" / "document.received"
     folder.mkdir(parents=True)
     for minor, kind in ((0, "int"), (1, "string")):
         fields = [{"name": "attempts", "type": kind}]
-        schema = {"type": "record", "name": "DocumentFailed", "namespace": "workbot.documents.v1", "fields": fields}
+        schema = {"type": "record", "name": "DocumentReceived", "namespace": "workbot.documents.v1", "fields": fields}
         (folder / f"v1.{minor}.avsc").write_text(json.dumps(schema))
     with pytest.raises(Misconfigured, match="version 1 cannot read version 0: attempts: int is not read as string"):
         await deploy.register("http://127.0.0.1:9")
