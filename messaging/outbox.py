@@ -43,6 +43,15 @@ Run it inside `refusing()`.
 """
 
 
+INSERT_ONE: LiteralString = """
+INSERT INTO outbox (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)
+SELECT %(event_id)s::uuid, %(event_topic)s::text, %(event_key)s::text, %(event_type)s::text, %(event_version)s::int,
+    %(event_payload)s::bytea, %(event_source)s::text, %(event_subject)s::text, %(event_traceparent)s::text,
+    %(event_occurred_at)s::timestamptz
+"""
+"""INSERT for a statement that brings exactly one event; `one` fills it in. Arrays cost several times as much."""
+
+
 async def add(connection: Connection, envelopes: Sequence[Envelope]) -> None:
     """Write the envelopes, in this order, in the caller's transaction. Never commits.
 
@@ -52,7 +61,10 @@ async def add(connection: Connection, envelopes: Sequence[Envelope]) -> None:
     if not envelopes:
         return
     with refusing():
-        await connection.execute(INSERT, parameters(envelopes))
+        if len(envelopes) == 1:
+            await connection.execute(INSERT_ONE, one(envelopes[0]))
+        else:
+            await connection.execute(INSERT, parameters(envelopes))
 
 
 def parameters(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
@@ -68,6 +80,22 @@ def parameters(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
         "subject": [envelope.subject for envelope in envelopes],
         "traceparent": [envelope.traceparent for envelope in envelopes],
         "occurred_at": [envelope.occurred_at for envelope in envelopes],
+    }
+
+
+def one(envelope: Envelope) -> Mapping[str, Any]:
+    """The named parameters of INSERT_ONE."""
+    return {
+        "event_id": envelope.id,
+        "event_topic": envelope.topic,
+        "event_key": envelope.key,
+        "event_type": envelope.type,
+        "event_version": envelope.version,
+        "event_payload": envelope.payload,
+        "event_source": envelope.source,
+        "event_subject": envelope.subject,
+        "event_traceparent": envelope.traceparent,
+        "event_occurred_at": envelope.occurred_at,
     }
 
 

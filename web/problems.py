@@ -126,6 +126,10 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error.__cause__, Problem):
         # Raised while the framework read a body: it would call that a malformed one.
         return error.__cause__.response()
+    if isinstance(error.__cause__, ValueError | RecursionError):
+        # What the framework calls a 400: the body's bytes are no text, the JSON is too deep, a number has no end.
+        detail = f"The body is not JSON in UTF-8 that can be read. {faults.JSON_OBJECT}"
+        return bad_input("body", "not-json", detail).response()
     kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     detail, headers = str(error.detail), error.headers
     match error.status_code:

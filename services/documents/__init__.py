@@ -11,10 +11,11 @@ store         all the SQL; records: the shapes of its rows; storage: the files
 
 handlers      the reading job: load, extract, check, write down
 sources       a document's content, from storage or from its page's address
-pages         fetching a page; addresses: pure, which ones are public
+pages         fetching a page that a user named
 extraction    a pool of processes for what is slow or may crash; extractor: one of them; pdf, markup: its work
 providers     who reads: the built-in reader, or a model behind an OpenAI-compatible endpoint
 fields        pure: finding fields in text; values: dates and amounts; verdict: what becomes of a reading
 
-upkeep        claimed timers: what is left over is cleared away
+upkeep        claimed timers: what is left over, or past its time, is cleared away
+erasure       all that is kept of one sender, erased
 """

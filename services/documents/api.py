@@ -13,6 +13,7 @@ from services.documents import store, submissions
 from services.documents.intake import Intake, Receipt
 from services.documents.records import Stored
 from services.documents.settings import DocumentsSettings
+from web import idempotency
 from web.openapi import answers
 from web.problems import Problem, not_found
 from web.tokens import Bearer, Identity, require
@@ -43,7 +44,7 @@ _BODY = {
             },
         },
     },
-    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}],
+    **idempotency.PARAMETER,
 }
 
 
@@ -63,7 +64,9 @@ class FieldView(BaseModel):
 
 
 class DocumentView(BaseModel):
-    """A document as it stands."""
+    """A document as it stands. After its time a settled document's file is removed (`file_removed_at`); what was read
+    of it stays.
+    """
 
     id: UUID
     href: str
@@ -73,6 +76,7 @@ class DocumentView(BaseModel):
     file_name: str | None
     content_type: str
     size_bytes: int
+    file_removed_at: datetime | None
     url: str | None
     fields: dict[str, FieldView]
     model: str | None
@@ -104,7 +108,7 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     )
     async def submit(request: Request, who: caller) -> JSONResponse:
         require(who, MAY_SUBMIT)
-        key = submissions.parse_idempotency_key(request.headers.get("idempotency-key"))
+        key = idempotency.parse(request.headers)
         return _accepted(await _take(request, intake, who, key, settings))
 
     @routes.get(PATH + "/{document_id}", response_model=DocumentView, summary="One document")
@@ -179,7 +183,7 @@ async def _read(request: Request, length: int, limit: int) -> bytes:
 
 def _accepted(receipt: Receipt) -> JSONResponse:
     href = f"{PATH}/{receipt.id}"
-    headers = {"Location": href} | ({"Idempotency-Replayed": "true"} if receipt.repeated else {})
+    headers = {"Location": href} | (idempotency.REPLAYED if receipt.repeated else {})
     return JSONResponse({"id": str(receipt.id), "status": "queued", "href": href}, 202, headers)
 
 
@@ -203,6 +207,7 @@ def _view(stored: Stored) -> DocumentView:
         file_name=stored.file_name,
         content_type=stored.content_type,
         size_bytes=stored.size_bytes,
+        file_removed_at=stored.file_removed_at,
         url=stored.url,
         fields=found,
         model=stored.model,

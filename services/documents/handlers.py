@@ -5,7 +5,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from messaging import outbox
+import structlog
+
+from messaging import erasure, outbox
 from messaging.codec import Codec
 from messaging.database import Connection, Pool
 from messaging.errors import MessagingError, NotRetryable
@@ -18,6 +20,8 @@ from services.documents.records import Stored
 from services.documents.sources import Sources
 
 SOURCE = "documents"
+
+log = structlog.get_logger(__name__)
 
 
 class ReadDocument:
@@ -78,17 +82,25 @@ class ReadDocument:
             await outbox.add(conn, [self._envelope(event, job)])
 
     async def _begin(self, job: Job, document_id: UUID) -> Stored | None:
-        """The document, marked as being read; None when it has been read before."""
-        tenant, sender = job.key.tenant, job.key.sender
+        """The document, marked as being read; None when nothing is left to do. Raises NotRetryable."""
+        tenant, sender = job.key
         async with self._pool.connection() as conn:
             stored = await store.begin_reading(
                 conn, tenant, sender, document_id, generation=job.generation, attempt=job.attempt
             )
             if stored is None:
-                known = await store.get(conn, tenant, document_id)
-                if known is None or known.sender != sender:
-                    raise NotRetryable("There is no such document of this sender.", "unknown_document")
+                await self._excuse(conn, job, document_id)
         return stored
+
+    async def _excuse(self, conn: Connection, job: Job, document_id: UUID) -> None:
+        """Raises NotRetryable unless the document was read before, or erased with all that its sender had."""
+        known = await store.get(conn, job.key.tenant, document_id)
+        if known is not None and known.sender == job.key.sender:
+            return
+        if known is None and await erasure.when(conn, [job.key]):
+            log.info("document.erased", document=str(document_id))
+            return
+        raise NotRetryable("There is no such document of this sender.", "unknown_document")
 
     async def _finish(self, conn: Connection, job: Job, document_id: UUID, reading: Reading) -> None:
         status = verdict.status_after_reading(reading.fields, self._bar)

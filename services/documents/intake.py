@@ -15,11 +15,10 @@ from services.documents import content, store, submissions, uploads
 from services.documents.records import Earlier, Outcome, Submission
 from services.documents.settings import DocumentsSettings
 from services.documents.storage import Incoming, Storage
+from web import idempotency
 from web.tokens import Identity
 
 SOURCE = "documents"
-REMEMBERED = 10_000
-"""Idempotency keys whose answer is kept in memory. What a key stands for never changes, so no copy is ever stale."""
 EVENTS = (DocumentReadingRequested, DocumentReceived)
 
 
@@ -39,7 +38,6 @@ class Intake:
         self._storage = storage
         self._codec = codec
         self._settings = settings
-        self._recent: dict[tuple[str, str, str], Earlier] = {}
 
     async def file(
         self,
@@ -133,28 +131,14 @@ class Intake:
             earlier = await self._earlier(submission)
             assert earlier is not None
             return _repeat(earlier, submission)
-        if submission.idempotency_key is not None:
-            name = (submission.tenant, submission.sender, submission.idempotency_key)
-            self._remember(name, Earlier(submission.id, submission.fingerprint))
         return Receipt(submission.id, repeated=False)
 
     async def _earlier(self, submission: Submission) -> Earlier | None:
         key = submission.idempotency_key
         if key is None:
             return None
-        name = (submission.tenant, submission.sender, key)
-        earlier = self._recent.get(name)
-        if earlier is None:
-            async with self._pool.connection() as conn:
-                earlier = await store.earlier(conn, *name)
-            if earlier is not None:
-                self._remember(name, earlier)
-        return earlier
-
-    def _remember(self, name: tuple[str, str, str], earlier: Earlier) -> None:
-        if len(self._recent) >= REMEMBERED:
-            del self._recent[next(iter(self._recent))]
-        self._recent[name] = earlier
+        async with self._pool.connection() as conn:
+            return await store.earlier(conn, submission.tenant, submission.sender, key)
 
     async def _accept(self, submission: Submission) -> Outcome:
         async with self._pool.connection() as conn:
@@ -185,5 +169,5 @@ class Intake:
 
 def _repeat(earlier: Earlier, submission: Submission) -> Receipt:
     if earlier.fingerprint != submission.fingerprint:
-        raise submissions.other_body()
+        raise idempotency.reused("document")
     return Receipt(earlier.id, repeated=True)

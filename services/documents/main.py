@@ -19,7 +19,7 @@ async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> No
     """Reads documents, sends the service's events, keeps its house clean. Stops reading first, sending last."""
     base = await parts.open_base(stack, settings, "documents-worker", autocommit=False)
     relay = parts.start_relay(stack, settings)
-    timers = parts.start_timers(stack, base)
+    timers = parts.start_timers(stack, settings, base)
     consumer = await parts.make_consumer(stack, settings, base)
     face = parts.make_worker_face(base, relay, timers, consumer, _bearer(settings))
     await stack.enter_async_context(process.serve(face, settings))

@@ -96,9 +96,9 @@ def start_relay(stack: AsyncExitStack, settings: DocumentsSettings) -> Relay:
     return relay
 
 
-def start_timers(stack: AsyncExitStack, base: Base) -> Timers:
+def start_timers(stack: AsyncExitStack, settings: DocumentsSettings, base: Base) -> Timers:
     """The claimed timers."""
-    timers = Timers(base.pool, upkeep.timers(base.storage))
+    timers = Timers(base.pool, upkeep.timers(settings, base.storage))
     stack.push_async_callback(timers.stop)
     timers.start()
     return timers

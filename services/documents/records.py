@@ -46,7 +46,9 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document as it is kept. `fields` are {name, value, confidence} in the order found."""
+    """A document as it is kept. `fields` are {name, value, confidence} in the order found. One whose file has had its
+    time (`file_removed_at`) has no `storage_key` any more.
+    """
 
     id: UUID
     tenant: str
@@ -57,6 +59,7 @@ class Stored:
     content_type: str
     size_bytes: int
     storage_key: str | None
+    file_removed_at: datetime | None
     url: str | None
     generation: int
     attempts: int

@@ -1,21 +1,27 @@
 """The settings of both processes of the documents service."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, model_validator
 
 from messaging.policy import Policy
-from messaging.settings import ProcessSettings
+from schemas.retention import RetentionSettings
+from web.outbound import AllowList
 
 
-class DocumentsSettings(ProcessSettings):
+class DocumentsSettings(RetentionSettings):
     """Variables ``WORKBOT_<NAME>``; sizes in bytes, times in seconds."""
 
     storage_dir: Path = Field(description="Folder of the stored files; only this service reads or writes it.")
     max_document_bytes: int = Field(20 * 2**20, gt=0, description="Largest file, and largest page fetched.")
     max_text_bytes: int = Field(1 * 2**20, gt=0, description="Largest JSON body; longer texts come as files.")
+    file_retention_days: float = Field(
+        365.0,
+        gt=0,
+        description="How long a file is kept after its document was approved or rejected, or failed; what was read "
+        "of it stays.",
+    )
     sender_limit: int = Field(10_000, gt=0, description="Most documents of one sender that may wait unread.")
 
     reader_per_key: int = Field(2, ge=1, description="Slots guaranteed to each sender.")
@@ -35,7 +41,7 @@ class DocumentsSettings(ProcessSettings):
     reading_processes: int = Field(2, ge=1, description="Processes that take text out of files.")
     reading_deadline_seconds: float = Field(30.0, gt=0, description="Longest time one file's text may take.")
     fetch_timeout_seconds: float = Field(15.0, gt=0, description="Longest time a page may take, redirects included.")
-    fetch_allow: Annotated[frozenset[str], NoDecode] = Field(
+    fetch_allow: AllowList = Field(
         frozenset(), description="Comma-separated host:port that may be fetched although private."
     )
 
@@ -47,19 +53,3 @@ class DocumentsSettings(ProcessSettings):
     def _policy_is_possible(self) -> Self:
         self.policy()
         return self
-
-    @field_validator("fetch_allow", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return frozenset(part.strip().lower() for part in value.split(",") if part.strip())
-        return value
-
-    @field_validator("fetch_allow")
-    @classmethod
-    def _host_and_port(cls, value: frozenset[str]) -> frozenset[str]:
-        for entry in value:
-            host, colon, port = entry.rpartition(":")
-            if not host or not colon or not port.isdigit():
-                raise ValueError(f"{entry!r} is not host:port")
-        return value

@@ -1,5 +1,6 @@
 """A document's content, ready for a reader: from storage, or from the page it stands on."""
 
+from messaging.errors import NotRetryable
 from services.documents import content, markup
 from services.documents.extraction import Extraction
 from services.documents.pages import Pages
@@ -25,7 +26,12 @@ class Sources:
             assert stored.url is not None
             page = await self._pages.fetch(stored.url)
             return await self._document(stored, page.content_type, page.content, page.encoding)
-        assert stored.storage_key is not None
+        if stored.storage_key is None:
+            raise NotRetryable(
+                f"The document's file was removed on {stored.file_removed_at:%Y-%m-%d}, after the time that files of "
+                "settled documents are kept; hand the document in again.",
+                "file_removed",
+            )
         data = await self._storage.load(stored.storage_key)
         return await self._document(stored, stored.content_type, data, "utf-8")
 

@@ -11,16 +11,17 @@ from psycopg.types.json import Jsonb
 
 from messaging import outbox
 from messaging.database import Connection
-from messaging.message import Envelope
+from messaging.message import Envelope, Key
 from services.documents.fields import Field
 from services.documents.records import Earlier, Outcome, Stored, Submission
 
 _PARTS = {
     "columns": sql.SQL(
-        "id, tenant, sender, kind, status, file_name, content_type, size_bytes, storage_key, url, generation, "
-        "attempts, fields, model, error, created_at, updated_at"
+        "id, tenant, sender, kind, status, file_name, content_type, size_bytes, storage_key, file_removed_at, url, "
+        "generation, attempts, fields, model, error, created_at, updated_at"
     ),
     "waiting": sql.SQL("status in ('queued', 'reading', 'retrying')"),
+    "settled": sql.SQL("status in ('approved', 'rejected', 'failed')"),
     "add_events": sql.SQL(outbox.INSERT),
 }
 
@@ -89,6 +90,29 @@ update documents
 set status = 'failed', error = %(error)s, generation = %(generation)s, attempts = %(attempts)s,
     updated_at = clock_timestamp()
 where id = %(id)s and tenant = %(tenant)s and sender = %(sender)s and generation <= %(generation)s and {waiting}
+""")
+
+# A run that takes the document up meanwhile goes first: its row is locked, and then no longer settled.
+_FORGET_FILES = _query("""
+update documents set storage_key = null, file_removed_at = clock_timestamp()
+where id in (
+    select id from documents
+    where {settled} and storage_key is not null
+      and updated_at < clock_timestamp() - make_interval(secs => %(keep)s)
+    order by updated_at limit %(limit)s
+    for update skip locked
+)
+""")
+
+_COUNT = _query("""
+select count(*), count(storage_key) from documents where tenant = %s and sender = %s
+""")
+
+_ERASE = _query("""
+delete from documents where id in (
+    select id from documents where tenant = %s and sender = %s limit %s
+)
+returning storage_key
 """)
 
 _KNOWN_KEYS = _query("select storage_key from documents where storage_key = any(%s)")
@@ -207,6 +231,26 @@ async def note_failure(
 async def answers(conn: Connection) -> bool:
     """Whether the database does."""
     return await (await conn.execute("select 1")).fetchone() is not None
+
+
+async def forget_files(conn: Connection, keep_seconds: float, limit: int) -> int:
+    """Let go of the files of up to `limit` documents that were settled longer ago than that; returns how many.
+
+    The files stay in storage, as orphans: whoever removes them is never ahead of the rows.
+    """
+    return (await conn.execute(_FORGET_FILES, {"keep": keep_seconds, "limit": limit})).rowcount
+
+
+async def count(conn: Connection, owner: Key) -> tuple[int, int]:
+    """How many documents a sender has, and how many of those have a file."""
+    row = await (await conn.execute(_COUNT, owner)).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1])
+
+
+async def erase(conn: Connection, owner: Key, limit: int) -> list[str | None]:
+    """Delete up to `limit` of a sender's documents; returns the storage key of each, None of one without a file."""
+    return [row[0] for row in await (await conn.execute(_ERASE, (*owner, limit))).fetchall()]
 
 
 async def known_keys(conn: Connection, keys: Collection[str]) -> set[str]:

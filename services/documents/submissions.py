@@ -7,11 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from services.documents import addresses
+from web import addresses
 from web.problems import Problem, bad_input
 
 Kind = Literal["file", "text", "url"]
-MAX_KEY = 255
 MAX_NAME = 255
 WAITING_RETRY_SECONDS = 60
 WAYS = 'a multipart "file", or JSON with "text" or "url"'
@@ -57,18 +56,6 @@ def parse_json(body: bytes, allow: AbstractSet[str]) -> Text | Link:
     raise empty_body()
 
 
-def parse_idempotency_key(header: str | None) -> str | None:
-    """The key as sent. Raises a 422 problem for one that is empty, too long, or not printable ASCII."""
-    if header is None:
-        return None
-    key = header.strip()
-    if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-        raise bad_input(
-            "Idempotency-Key", "bad-idempotency-key", f"Send 1 to {MAX_KEY} printable ASCII characters, or no key."
-        )
-    return key
-
-
 def file_name(sent: str) -> str | None:
     """A file's name for people to see: the last part of a path, printable, of bounded length."""
     name = os.path.basename(sent.replace("\\", "/"))
@@ -101,15 +88,6 @@ def not_a_part(field: str) -> Problem:
 def unknown_field(field: str) -> Problem:
     """The body holds something we would otherwise silently ignore."""
     return bad_input(field[:80], "unknown-field", f"There is no such field. Send {WAYS}.")
-
-
-def other_body() -> Problem:
-    """The idempotency key was used before, for something else."""
-    return bad_input(
-        "Idempotency-Key",
-        "idempotency-key-reused",
-        "This key was used before with another body. Use a new key for a new document.",
-    )
 
 
 def too_many_waiting(limit: int) -> Problem:

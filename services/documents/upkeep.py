@@ -1,42 +1,49 @@
 """Claimed timers of the documents service: what is left over is cleared away, by one process at a time."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
-from messaging import ledger, outbox
+from messaging import upkeep
 from messaging.database import Connection
 from messaging.timers import Work
+from messaging.upkeep import DAY, HOUR
 from services.documents import store
+from services.documents.settings import DocumentsSettings
 from services.documents.storage import Storage
 
-HOUR = 3600.0
 ORPHANED_AFTER_SECONDS = HOUR
 """How long a file may wait for its row: far longer than any request lives."""
-LEDGER_SECONDS = 2 * outbox.REPLAY_WINDOW.total_seconds()
-"""How long the ledger remembers a settled job: past any time at which its record could come again."""
-LEDGER_BATCH = 10_000
-"""Rows of the ledger dropped in one run, and so in one transaction."""
 _BATCH = 1000
 
 log = structlog.get_logger(__name__)
 
 
-def timers(storage: Storage) -> Mapping[str, tuple[float, Work]]:
+def timers(settings: DocumentsSettings, storage: Storage) -> Mapping[str, tuple[float, Work]]:
     """Every timer by name: the seconds between two runs, and what a run does."""
 
     async def remove_orphans(conn: Connection) -> None:
         await _remove_orphans(conn, storage)
 
     return {
+        **upkeep.timers(settings),
+        "documents.forget_files": (HOUR, partial(_forget_files, settings.file_retention_days * DAY)),
         "documents.remove_orphans": (HOUR, remove_orphans),
-        "outbox.maintain": (HOUR, _maintain_outbox),
-        "ledger.clean": (HOUR, _clean_ledger),
     }
 
 
+async def _forget_files(keep_seconds: float, conn: Connection) -> bool:
+    """Only the rows: the files are orphans then, so a crash between the two leaves nothing that is not cleared."""
+    forgotten = await store.forget_files(conn, keep_seconds, _BATCH)
+    if forgotten:
+        log.info("storage.files_forgotten", documents=forgotten)
+    return forgotten == _BATCH
+
+
 async def _remove_orphans(conn: Connection, storage: Storage) -> None:
-    """Files that no document names: their request died between storing them and writing the row."""
+    """Files that no document names: their request died between storing them and writing the row, or their time is
+    over, or their sender was erased."""
     keys = await storage.older_than(ORPHANED_AFTER_SECONDS)
     for first in range(0, len(keys), _BATCH):
         batch = keys[first : first + _BATCH]
@@ -44,11 +51,3 @@ async def _remove_orphans(conn: Connection, storage: Storage) -> None:
         for key in orphans:
             await storage.remove(key)
             log.info("storage.orphan_removed", storage_key=key)
-
-
-async def _maintain_outbox(conn: Connection) -> None:
-    await outbox.maintain(conn)
-
-
-async def _clean_ledger(conn: Connection) -> bool:
-    return await ledger.clean(conn, LEDGER_SECONDS, LEDGER_BATCH) == LEDGER_BATCH

@@ -1,10 +1,12 @@
 """Pure: a dead letter, read from its record. Whatever a record lacks or garbles, the rest of it is kept."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from messaging.deadletter import Death, Hop, original_headers
+from messaging.erasure import happened
 from messaging.message import SUBJECT, TYPE, Key, header_text, headers_to_dict, message_id
 from services.gateway.records import Told
 
@@ -75,6 +77,14 @@ def read(record: Record, headers: Headers | None, source: str, consumer: str, no
         value=record.value(),
         headers=None if headers is None else original_headers(headers),
     )
+
+
+def erased(letter: Letter, marks: Mapping[Key, datetime]) -> bool:
+    """Whether it is about what happened before its owner was erased; `marks` say who was, and when."""
+    if letter.tenant is None or letter.owner is None:
+        return False
+    mark = marks.get(Key(letter.tenant, letter.owner))
+    return mark is not None and (happened(headers_to_dict(letter.headers)) or letter.died_at) <= mark
 
 
 def _owner(key: bytes | None) -> Key | None:

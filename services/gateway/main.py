@@ -10,23 +10,26 @@ from web.tokens import Bearer
 
 
 async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
-    """Forwards the services' APIs, and serves the layer's own."""
+    """Takes requests in, forwards the services' APIs, and serves the layer's own."""
     pool = await parts.open_pool(stack, settings, "gateway-api", autocommit=True)
+    codec = await parts.make_codec(stack, settings)
     bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
-    upstream = parts.open_upstream(stack, settings)
+    upstreams = parts.open_upstreams(stack, settings)
     lag = parts.open_lag(stack, settings)
     workers = parts.open_workers(stack, settings)
-    face = parts.make_api_face(settings, pool, bearer, upstream, lag, workers)
+    face = parts.make_api_face(settings, pool, bearer, codec, upstreams, lag, workers)
     await stack.enter_async_context(process.serve(face, settings))
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:
-    """Copies dead letters into the table, sends back what staff decided to, and clears what was decided long ago."""
+    """Sends the gateway's events, copies dead letters into the table, sends back what staff decided to, and clears
+    what is past its time."""
     pool = await parts.open_pool(stack, settings, "gateway-worker", autocommit=False)
+    relay = parts.start_relay(stack, settings)
     sender = parts.start_sender(stack, settings, pool)
     projector = await parts.start_projector(stack, settings, pool)
     timers = parts.start_timers(stack, settings, pool)
-    face = parts.make_worker_face(pool, projector, sender, timers)
+    face = parts.make_worker_face(pool, relay, projector, sender, timers)
     await stack.enter_async_context(process.serve(face, settings))
 
 

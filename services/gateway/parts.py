@@ -1,5 +1,6 @@
 """What the two processes are made of. Each part is opened on the given stack, which closes them in reverse."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -7,15 +8,19 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from messaging import admin, migrate
-from messaging.database import Pool, make_pool
+from messaging.codec import Codec
+from messaging.database import Pool, conninfo, make_pool
 from messaging.lag import Lag
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
+from messaging.registry import Registry
+from messaging.relay import Relay
 from messaging.timers import Timers
-from schemas import topics
+from schemas import catalog, topics
+from schemas.events import RequestCreated
 from schemas.topics import Topics
 from services.gateway import upkeep
-from services.gateway.api import consumers, letters, workers
+from services.gateway.api import consumers, letters, requests, workers
 from services.gateway.decisions import Decisions
 from services.gateway.forwarding import Forwarding
 from services.gateway.projector import Projector
@@ -29,7 +34,14 @@ from web.probes import Check
 from web.tokens import Bearer
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-DOCUMENTS = "/api/documents"
+WRITES = (RequestCreated,)
+RELAY = "gateway"
+FORWARDED = {
+    "documents": ("/api/documents", "/api/documents/{rest:path}"),
+    "notifications": ("/api/notifications", "/api/notifications/{rest:path}"),
+    "analytics": ("/api/analytics/{rest:path}",),
+}
+"""The paths of each service behind the gateway."""
 
 
 async def open_pool(stack: AsyncExitStack, settings: GatewaySettings, name: str, *, autocommit: bool) -> Pool:
@@ -49,11 +61,26 @@ def subscriptions(known: Topics) -> dict[tuple[str, str], Subscription]:
     }
 
 
-def open_upstream(stack: AsyncExitStack, settings: GatewaySettings) -> Upstream:
-    """The documents API."""
-    upstream = Upstream(settings.documents_url, settings.upstream_timeout_seconds)
-    stack.push_async_callback(upstream.close)
-    return upstream
+async def make_codec(stack: AsyncExitStack, settings: GatewaySettings) -> Codec:
+    """Knows the ids of all we write; from then on nothing here asks the registry."""
+    registry = Registry(settings.registry_url)
+    stack.push_async_callback(registry.close)
+    codec = catalog.codec(registry)
+    await codec.prepare(WRITES)
+    return codec
+
+
+def open_upstreams(stack: AsyncExitStack, settings: GatewaySettings) -> dict[str, Upstream]:
+    """The services behind us, by name."""
+    origins = {
+        "documents": settings.documents_url,
+        "notifications": settings.notifications_url,
+        "analytics": settings.analytics_url,
+    }
+    upstreams = {name: Upstream(origin, settings.upstream_timeout_seconds) for name, origin in origins.items()}
+    for upstream in upstreams.values():
+        stack.push_async_callback(upstream.close)
+    return upstreams
 
 
 def open_lag(stack: AsyncExitStack, settings: GatewaySettings) -> Lag:
@@ -71,29 +98,47 @@ def open_workers(stack: AsyncExitStack, settings: GatewaySettings) -> Workers:
 
 
 def make_api_face(
-    settings: GatewaySettings, pool: Pool, bearer: Bearer, upstream: Upstream, lag: Lag, known: Workers
+    settings: GatewaySettings,
+    pool: Pool,
+    bearer: Bearer,
+    codec: Codec,
+    upstreams: Mapping[str, Upstream],
+    lag: Lag,
+    known: Workers,
 ) -> FastAPI:
     """The public origin."""
     listed = topics.load()
     face = make_face("Gateway", live={}, ready={"database": _answers(pool)}, pace=pace(settings))
+    face.include_router(requests.router(pool, bearer, codec))
     decisions = Decisions(pool, subscriptions(listed).keys())
     face.include_router(letters.router(pool, bearer, decisions, settings.operator_tenant))
     face.include_router(consumers.router(bearer, consumers.Consumers(lag, listed)))
     face.include_router(workers.router(bearer, known))
-    documents = Forwarding("documents", upstream, bearer, settings.upstream_timeout_seconds)
-    for path in (DOCUMENTS, DOCUMENTS + "/{rest:path}"):
-        face.router.routes.append(Route(path, documents))
+    for name, paths in FORWARDED.items():
+        forwarding = Forwarding(name, upstreams[name], bearer, settings.upstream_timeout_seconds)
+        for path in paths:
+            face.router.routes.append(Route(path, forwarding))
     return face
 
 
-def make_worker_face(pool: Pool, projector: Projector, sender: Sender, timers: Timers) -> FastAPI:
+def make_worker_face(pool: Pool, relay: Relay, projector: Projector, sender: Sender, timers: Timers) -> FastAPI:
     """How the worker is. One that waits for a server that is away is alive."""
     live: dict[str, Check] = {
+        "relay": relay.healthy,
         "projector": projector.healthy,
         "sender": sender.healthy,
         "timers": timers.healthy,
     }
     return make_face("Gateway worker", live=live, ready={"database": _answers(pool)})
+
+
+def start_relay(stack: AsyncExitStack, settings: GatewaySettings) -> Relay:
+    """Carries the outbox to Kafka; leads or stands by."""
+    database = conninfo(settings.database_url, settings.database_password_file, "gateway-relay")
+    relay = Relay(database, settings.kafka_bootstrap, RELAY)
+    stack.callback(relay.stop)
+    relay.start()
+    return relay
 
 
 async def start_projector(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -> Projector:
@@ -119,7 +164,7 @@ def start_sender(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -
 
 def start_timers(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -> Timers:
     """The claimed timers."""
-    timers = Timers(pool, upkeep.timers(settings.letter_retention_days))
+    timers = Timers(pool, upkeep.timers(settings))
     stack.push_async_callback(timers.stop)
     timers.start()
     return timers

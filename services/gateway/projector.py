@@ -13,10 +13,10 @@ import psycopg
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from messaging import telemetry
-from messaging.database import Pool, is_outage
+from messaging import erasure, telemetry
+from messaging.database import Connection, Pool, is_outage
 from messaging.garbled import Garbled, checked
-from messaging.message import header_pairs
+from messaging.message import Key, header_pairs
 from messaging.poller import consumer_config
 from schemas.topics import DeadLetterTopic
 from services.gateway import letters
@@ -96,7 +96,7 @@ class Projector:
         while True:
             try:
                 async with self._pool.connection() as conn:
-                    added = await store.add(conn, found)
+                    added = await _add(conn, found)
                 break
             except psycopg.Error as error:
                 if not is_outage(error):
@@ -129,6 +129,16 @@ class Projector:
             raise KafkaException(error)
         telemetry.PROJECTOR_OUTAGES.labels("kafka").inc()
         log.warning("projector.kafka_error", error=error.str())
+
+
+async def _add(conn: Connection, found: Sequence[letters.Letter]) -> int:
+    """Store them; of a sender who was erased, without what is theirs."""
+    owners = {Key(letter.tenant, letter.owner) for letter in found if letter.tenant and letter.owner}
+    marks = await erasure.when(conn, owners)
+    added = await store.add(conn, found)
+    if gone := [letter for letter in found if letters.erased(letter, marks)]:
+        log.info("letters.erased", count=await store.empty(conn, gone))
+    return added
 
 
 def _poll(consumer: Consumer) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The shapes of a dead letter: what is known of one, and what is read back from the table."""
+"""The shapes of what is kept: dead letters, and requests on their way in and as they stand."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,3 +95,52 @@ class Due:
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The original headers, in order."""
         return [(name.decode(), value) for name, value in zip(self.names, self.values, strict=True)]
+
+
+Channel = Literal["api", "chat", "message"]
+"""Which way a request came."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request about to be filed. `fingerprint` tells a repeat from another one under the same key."""
+
+    id: UUID
+    tenant: str
+    sender: str
+    team: str
+    title: str
+    body: str
+    channel: Channel
+    idempotency_key: str | None
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What was filed under an idempotency key before."""
+
+    id: UUID
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """A request as it is kept."""
+
+    id: UUID
+    sender: str
+    team: str
+    title: str
+    body: str
+    channel: Channel
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which requests of a tenant are meant; None leaves a part open. `before` is the last id of the page before."""
+
+    sender: str | None = None
+    team: str | None = None
+    before: UUID | None = None

@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
-from messaging.settings import ProcessSettings
+from schemas.retention import RetentionSettings
 
 
-class GatewaySettings(ProcessSettings):
+class GatewaySettings(RetentionSettings):
     """Variables ``WORKBOT_<NAME>``; times in seconds unless named otherwise."""
 
     documents_url: str = Field(
@@ -24,7 +24,10 @@ class GatewaySettings(ProcessSettings):
         (), description="Comma-separated origins of the workers that are asked for their queues."
     )
     upstream_timeout_seconds: float = Field(
-        30.0, gt=0, description="Longest silence of a service behind us before it answers, and within its answer."
+        30.0,
+        gt=0,
+        description="Longest silence of a service behind us before it answers, and within its answer: twice what is "
+        "between two signs of life of an event stream (15 s).",
     )
     operator_tenant: str | None = Field(
         None, min_length=1, description="Tenant whose admins see dead letters that no tenant owns; unset: nobody."

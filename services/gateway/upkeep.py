@@ -5,21 +5,33 @@ from functools import partial
 
 import structlog
 
+from messaging import upkeep
 from messaging.database import Connection
 from messaging.timers import Work
+from messaging.upkeep import DAY, HOUR
+from schemas.retention import DEAD_LETTERS_GONE_DAYS
+from services.gateway.settings import GatewaySettings
 from services.gateway.store import worker as store
 
-HOUR = 3600.0
-DAY = 24 * HOUR
 BATCH = 1000
 """Letters cleared in one run, and so in one transaction: each may be a megabyte."""
 
 log = structlog.get_logger(__name__)
 
 
-def timers(letter_retention_days: float) -> Mapping[str, tuple[float, Work]]:
+def timers(settings: GatewaySettings) -> Mapping[str, tuple[float, Work]]:
     """Every timer by name: the seconds between two runs, and what a run does."""
-    return {"gateway.clean_letters": (HOUR, partial(_clean_letters, letter_retention_days * DAY))}
+    clean_letters = partial(_clean_letters, settings.letter_retention_days * DAY)
+    return {
+        **upkeep.timers(settings),
+        "gateway.clean_letters": (HOUR, clean_letters),
+        "gateway.drop_letters": (HOUR, _drop_letters),
+    }
+
+
+async def _drop_letters(conn: Connection) -> bool:
+    """What was cleared, once no topic can bring it again."""
+    return await store.drop_forgotten(conn, DEAD_LETTERS_GONE_DAYS * DAY, BATCH) == BATCH
 
 
 async def _clean_letters(keep_seconds: float, conn: Connection) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import httpcore
 
 from messaging.errors import Misconfigured
+from messaging.process import MAX_CONNECTIONS
 
 CONNECT_SECONDS = 2.0
-MOST_CONNECTIONS = 500
 KEPT_CONNECTIONS = 50
 KEPT_SECONDS = 3.0
 """Less than the 5 s after which uvicorn closes an idle connection, so that none is closed just as it is used."""
@@ -32,7 +32,8 @@ class Upstream:
             | {"connect": CONNECT_SECONDS, "pool": CONNECT_SECONDS}
         }
         self._pool = httpcore.AsyncConnectionPool(
-            max_connections=MOST_CONNECTIONS,
+            # As many as we serve: a call, however long its answer streams, never waits for another's to end.
+            max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=KEPT_CONNECTIONS,
             keepalive_expiry=KEPT_SECONDS,
             network_backend=_Sockets(),

@@ -12,6 +12,7 @@ import pytest
 from messaging.database import Pool
 from messaging.errors import NotRetryable, Outage
 from services.documents import upkeep
+from services.documents.settings import DocumentsSettings
 from services.documents.storage import LocalStorage
 from tests.fixtures.processes import Home
 
@@ -119,7 +120,9 @@ async def test_leftovers_are_cleared_away_and_documents_are_not(
             key,
             key,
         )
-    for name, (_, work) in upkeep.timers(storage).items():
+    for name, (_, work) in upkeep.timers(
+        DocumentsSettings(database_url="unused", storage_dir=tmp_path), storage
+    ).items():
         async with pool.connection() as conn:
             await work(conn)
         assert "." in name

@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
+from messaging.codec import Codec
 from messaging.database import Pool
-from schemas import deploy
+from messaging.registry import Registry
+from schemas import catalog, deploy
 from schemas.topics import HEADROOM_BYTES, MAX_RECORD_BYTES
 from services.documents import parts as documents_parts
-from services.gateway.parts import MIGRATIONS
+from services.gateway import parts as gateway_parts
 from tests.fixtures.processes import Home, Running, migrated, running
 from tests.fixtures.stack import Infra
 
@@ -20,7 +22,7 @@ from tests.fixtures.stack import Infra
 @pytest.fixture(scope="module")
 def home(infra: Infra) -> Iterator[Home]:
     """The gateway's database."""
-    with migrated(infra, "gateway", MIGRATIONS) as home:
+    with migrated(infra, "gateway", gateway_parts.MIGRATIONS) as home:
         yield home
 
 
@@ -87,3 +89,13 @@ def start_documents(
         return running(infra, documents_home, "documents", role, tmp_path_factory.mktemp(role), given)
 
     return starting
+
+
+@pytest.fixture
+async def codec(infra: Infra, deployed: None) -> AsyncIterator[Codec]:
+    """The house's codec over the real registry, as the gateway's API has it."""
+    registry = Registry(infra.registry_url)
+    codec = catalog.codec(registry)
+    await codec.prepare(gateway_parts.WRITES)
+    yield codec
+    await registry.close()

@@ -18,7 +18,7 @@ from tests.gateway.conftest import Start
 
 PATH = "/api/admin/dead-letters"
 OPERATOR = "operators"
-(LISTED,) = topics.load().dead_letter_topics()
+LISTED = topics.load().dead_letter_topics()[0]
 ROLES = ("sender", "viewer", "reviewer", "agent", "admin")
 
 

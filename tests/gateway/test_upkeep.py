@@ -6,10 +6,11 @@ from uuid import UUID
 import pytest
 
 from messaging.database import Pool
-from messaging.timers import Timers
+from messaging.timers import Timers, Work
 from services.gateway import upkeep
 from services.gateway.decisions import Decisions
 from services.gateway.records import Filter, Sight
+from services.gateway.settings import GatewaySettings
 from services.gateway.store import staff
 from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
@@ -45,7 +46,7 @@ async def test_letters_that_were_resolved_long_ago_are_cleaned_away(
         "update dead_letters set state = 'sent', decided_at = now() - interval '40 days', sent_at = now()"
         " where message_id = 'sent late'"
     )
-    timers = Timers(pool, upkeep.timers(30.0))
+    timers = Timers(pool, upkeep.timers(GatewaySettings(database_url="unused")))
     timers.start()
     try:
         gone = {f"{state}/31 days" for state in ("sent", "discarded")}
@@ -81,7 +82,7 @@ async def test_a_cleared_letter_is_nobodys_and_never_opens_again(
     )
     query = "select id, state, pg_column_size(d.*) from dead_letters d where source = %s order by id"
     before = home.rows(query, source)
-    ((_, work),) = upkeep.timers(1.0).values()
+    work = clean_letters()
     async with pool.connection() as conn:
         await work(conn)
     after = home.rows(query, source)
@@ -125,7 +126,7 @@ async def test_a_run_takes_one_batch_and_says_whether_there_may_be_more(
         "update dead_letters set state = 'discarded', decided_at = now() - interval '2 days' where source = %s",
         source,
     )
-    ((_, work),) = upkeep.timers(1.0).values()
+    work = clean_letters()
     for done, more in ((10, True), (20, True), (25, False)):
         async with pool.connection() as conn:
             assert await work(conn) is more
@@ -133,6 +134,42 @@ async def test_a_run_takes_one_batch_and_says_whether_there_may_be_more(
             "select count(*) from dead_letters where source = %s and cleared_at is not null", source
         )
         assert count == done
+
+
+async def test_what_is_left_of_a_letter_goes_once_its_topic_has_forgotten_it(
+    infra: Infra, home: Home, pool: Pool, source: str, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead-letter topics keep a record for 103 days at most. In batches of one; an open letter stays, however old."""
+    monkeypatch.setattr(upkeep, "BATCH", 1)
+    names = ["cleared, 102", "cleared, 104", "cleared, 105", "open, 104"]
+    put(infra, letters_of(source).name, [dead(tenant, message_id=name) for name in names])
+    async with projecting(infra, pool, source):
+        await until(lambda: stored(home, source) == len(names))
+    home.change(
+        "update dead_letters set stored_at = now() - (right(message_id, 3) || ' days')::interval where source = %s",
+        source,
+    )
+    home.change(
+        "update dead_letters set state = 'discarded', decided_at = now() - interval '50 days'"
+        " where source = %s and message_id like 'cleared%%'",
+        source,
+    )
+    works = {name: work for name, (_, work) in upkeep.timers(GatewaySettings(database_url="unused")).items()}
+    async with pool.connection() as conn:
+        while await works["gateway.clean_letters"](conn):
+            pass
+    more = []
+    for _ in range(3):
+        async with pool.connection() as conn:
+            more.append(await works["gateway.drop_letters"](conn))
+    assert more == [True, True, False]
+    left = home.rows("select message_id from dead_letters where source = %s order by 1", source)
+    assert left == [("cleared, 102",), ("open, 104",)]
+
+
+def clean_letters() -> Work:
+    """The timer's work, with letters kept for a day."""
+    return upkeep.timers(GatewaySettings(database_url="unused", letter_retention_days=1))["gateway.clean_letters"][1]
 
 
 def cleared(home: Home, source: str) -> set[str]:

@@ -41,8 +41,8 @@ def real() -> dict[str, FastAPI]:
     return {
         "documents api": documents.make_api_face(nothing, nothing, bearer),
         "documents worker": documents.make_worker_face(nothing, nothing, nothing, nothing, bearer),
-        "gateway api": gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing),
-        "gateway worker": gateway.make_worker_face(nothing, nothing, nothing, nothing),
+        "gateway api": gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing, nothing),
+        "gateway worker": gateway.make_worker_face(nothing, nothing, nothing, nothing, nothing),
     }
 
 
@@ -65,6 +65,9 @@ def test_those_of_the_real_routes() -> None:
     assert statuses(api, "post", "/api/documents") == always | {202, 403, 408, 413, 415, 422, 429}
     assert statuses(api, "get", "/api/documents") == always | {200, 403, 422}
     assert statuses(api, "get", "/api/documents/{document_id}") == always | {200, 404, 422}
+    assert statuses(front, "post", "/api/requests") == always | {201, 403, 408, 413, 422}
+    assert statuses(front, "get", "/api/requests") == always | {200, 403, 422}
+    assert statuses(front, "get", "/api/requests/{request_id}") == always | {200, 404, 422}
     letters = "/api/admin/dead-letters"
     assert statuses(front, "get", letters) == always | {200, 403, 422}
     assert statuses(front, "post", letters + "/{letter_id}/send-back") == always | {202, 403, 404, 409, 422}

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel
 
-from messaging.lag import Lag, PartitionLag
-from schemas.topics import Topics
+from messaging.lag import Lag, PartitionLag, Place
+from messaging.policy import Subscription
+from schemas.topics import Consumer, Topics
 from web.openapi import answers
 from web.tokens import STAFF, Bearer, Identity, require
 
@@ -60,34 +62,35 @@ class Consumers:
             for topic in self._topics
             for consumer, table in self._topics[topic].consumers.items()
         ]
-        groups = {
-            subscription.group: [
+        groups: dict[str, list[Place]] = {}
+        for subscription, _ in subscriptions:
+            # One group may read several topics.
+            groups.setdefault(subscription.group, []).extend(
                 (topic, number)
                 for topic in (subscription.topic, subscription.retry_topic)
                 for number in range(self._topics[subscription.topic].partitions)
-            ]
-            for subscription, _ in subscriptions
-        }
+            )
         at = time.time()
         found = await self._lag.of(groups)
         return ConsumersView(
             at=at,
             consumers=[
-                ConsumerView(
-                    consumer=subscription.consumer,
-                    topic=subscription.topic,
-                    service=table.service,
-                    group=subscription.group,
-                    lag=sum(partition.lag for partition in found[subscription.group]),
-                    oldest_seconds=max(
-                        (p.oldest_seconds for p in found[subscription.group] if p.oldest_seconds is not None),
-                        default=None,
-                    ),
-                    partitions=found[subscription.group],
-                )
-                for subscription, table in subscriptions
+                _view(subscription, table, found[subscription.group]) for subscription, table in subscriptions
             ],
         )
+
+
+def _view(subscription: Subscription, table: Consumer, of_group: Sequence[PartitionLag]) -> ConsumerView:
+    own = [part for part in of_group if part.topic in (subscription.topic, subscription.retry_topic)]
+    return ConsumerView(
+        consumer=subscription.consumer,
+        topic=subscription.topic,
+        service=table.service,
+        group=subscription.group,
+        lag=sum(part.lag for part in own),
+        oldest_seconds=max((part.oldest_seconds for part in own if part.oldest_seconds is not None), default=None),
+        partitions=own,
+    )
 
 
 def router(bearer: Bearer, consumers: Consumers) -> APIRouter:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg import sql
@@ -58,18 +58,49 @@ update dead_letters set state = 'open', decided_by = null, decided_at = null, le
 where id = %s and state = 'sending'
 """
 
-# What a person could read or run again goes; the identity stays, because the topics keep the record for ever.
-_CLEAR = b"""
-update dead_letters
-set cleared_at = clock_timestamp(), key = null, value = null, header_names = null, header_values = null,
+EMPTIED = sql.SQL("""
+    cleared_at = clock_timestamp(), key = null, value = null, header_names = null, header_values = null,
     size_bytes = 0, tenant = null, owner = null, type = null, subject = null, error = null, decided_by = null,
     send_error = null
+""")
+"""What a person could read or run again goes; the identity stays while the topics may bring the record again."""
+
+CLOSED = sql.SQL("""
+    state = case when d.state in ('sent', 'discarded') then d.state else 'discarded' end,
+    decided_at = coalesce(d.decided_at, clock_timestamp()), leased_until = null
+""")
+"""And what nobody has decided on, or what was about to be sent, is not to be."""
+
+_PARTS = {"emptied": EMPTIED, "closed": CLOSED}
+
+
+def _query(text: LiteralString) -> bytes:
+    return sql.SQL(text).format(**_PARTS).as_bytes(None)
+
+
+_CLEAR = _query("""
+update dead_letters set {emptied}
 where id in (
     select id from dead_letters
     where state in ('sent', 'discarded') and cleared_at is null
       and decided_at < clock_timestamp() - make_interval(secs => %(keep)s)
       and coalesce(sent_at, decided_at) < clock_timestamp() - make_interval(secs => %(keep)s)
     order by decided_at limit %(limit)s
+)
+""")
+
+_EMPTY = _query("""
+update dead_letters d set {emptied}, {closed}
+from unnest(%s::text[], %s::text[], %s::text[], %s::int[]) as e (source, consumer, message_id, generation)
+where d.source = e.source and d.consumer = e.consumer and d.message_id = e.message_id
+  and d.generation = e.generation and d.cleared_at is null
+""")
+
+_DROP = b"""
+delete from dead_letters where id in (
+    select id from dead_letters
+    where cleared_at is not null and stored_at < clock_timestamp() - make_interval(secs => %s)
+    order by stored_at limit %s
 )
 """
 
@@ -114,6 +145,20 @@ async def clear_resolved(conn: Connection, keep_seconds: float, limit: int) -> i
     Their identity and state stay, so that a projector that reads a topic from its beginning does not open them again.
     """
     return (await conn.execute(_CLEAR, {"keep": keep_seconds, "limit": limit})).rowcount
+
+
+async def empty(conn: Connection, letters: Sequence[Letter]) -> int:
+    """Clear these, which are stored, whatever was decided on them; returns how many were not cleared yet."""
+    identities = [(letter.source, letter.consumer, letter.message_id, letter.generation) for letter in letters]
+    return (await conn.execute(_EMPTY, [list(column) for column in zip(*identities, strict=True)])).rowcount
+
+
+async def drop_forgotten(conn: Connection, keep_seconds: float, limit: int) -> int:
+    """Delete up to `limit` cleared letters that were stored longer ago than that; returns how many.
+
+    Safe once the topics have forgotten them: until then their identity keeps them from being opened again.
+    """
+    return (await conn.execute(_DROP, (keep_seconds, limit))).rowcount
 
 
 async def unowned(conn: Connection) -> dict[str, int]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.documents import addresses
-from services.documents.addresses import Refused
+from web import addresses
+from web.addresses import Refused
 
 PUBLIC = [
     "https://example.com/",

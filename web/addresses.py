@@ -1,7 +1,7 @@
-"""Pure: which web addresses may be fetched. What a name resolves to is judged again when it is fetched.
+"""Pure: which web addresses given to us by users may be called. What a name resolves to is judged again then.
 
 The rules follow OWASP's "Server-Side Request Forgery Prevention Cheat Sheet": an allow list of schemes, no private
-targets in any spelling, and a check of the very address that is connected to (`pages` does that part).
+targets in any spelling, and a check of the very address that is connected to (`outbound` does that part).
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Refused(Exception):
-    """The address may not be fetched; the message says why and what would do."""
+    """The address may not be called; the message says why and what would do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
     except (httpx.InvalidURL, UnicodeError, ValueError):
         raise Refused("This is not a web address; write it like https://example.com/page.") from None
     if parts.scheme not in _PORTS:
-        raise Refused("Only http and https addresses can be fetched.")
+        raise Refused("Only http and https addresses can be used.")
     if not host:
         raise Refused("The address has no host; write it like https://example.com/page.")
     if len(host) > MAX_HOST or not all(0 < len(label) <= MAX_LABEL for label in host.split(".")):
@@ -71,7 +71,7 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
     target = Target(url, host, port)
     named_private = literal is None and (host == "localhost" or "." not in host or host.endswith(_LOCAL_SUFFIXES))
     if (named_private or (literal is not None and not is_public(literal))) and not allowed(target, allow):
-        raise Refused("The address is private; only pages on the public internet can be fetched.")
+        raise Refused("The address is private; only those on the public internet can be used.")
     return target
 
 

@@ -1,0 +1,42 @@
+"""All that this service keeps of one sender, counted and erased: documents, their files, events about them."""
+
+from messaging import erasure
+from messaging.database import Connection
+from messaging.erasure import Told
+from messaging.message import Key
+from services.documents import store
+from services.documents.storage import Storage
+
+DOCUMENTS = "documents"
+FILES = "stored files"
+
+_BATCH = 1000
+"""Documents deleted in one transaction, whose files are then removed one by one."""
+
+
+async def count(conn: Connection, owner: Key) -> dict[str, int]:
+    """How much there is, by kind."""
+    documents, files = await store.count(conn, owner)
+    return {DOCUMENTS: documents, FILES: files, **await erasure.count(conn, erasure.OURS, owner)}
+
+
+async def erase(conn: Connection, storage: Storage, owner: Key, told: Told) -> dict[str, int]:
+    """Erase it; how much there was, by kind. As the tables' owner, on a connection that is in no transaction.
+
+    The rows first: a file that is left by a crash belongs to no document, and the timer for orphans removes it. A
+    reading that is under way finds its document gone and writes nothing. Raises OSError when a file cannot go.
+    """
+    await erasure.mark(conn, owner)
+    gone = {DOCUMENTS: 0, FILES: 0}
+    while True:
+        async with conn.transaction():
+            keys = await store.erase(conn, owner, _BATCH)
+        gone[DOCUMENTS] += len(keys)
+        told(DOCUMENTS, len(keys))
+        for key in keys:
+            if key is not None:
+                await storage.remove(key)
+                gone[FILES] += 1
+                told(FILES, 1)
+        if len(keys) < _BATCH:
+            return gone | await erasure.erase(conn, erasure.OURS, owner, told)

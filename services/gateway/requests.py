@@ -1,0 +1,159 @@
+"""Filing a request: what may be asked for, and the one function that files it, whichever way it came."""
+
+import hashlib
+import unicodedata
+from dataclasses import dataclass
+from uuid import UUID
+
+from messaging.codec import Codec
+from messaging.database import Connection
+from messaging.message import Key, new_id
+from schemas.events import RequestCreated
+from services.gateway.records import Channel, Earlier, NewRequest
+from services.gateway.store import requests as store
+from web import idempotency
+from web.problems import Problem, bad_input
+
+SOURCE = "gateway"
+MAX_TITLE = 200
+MAX_BODY = 20_000
+MAX_TEAM = 100
+MAX_TEAM_BYTES = 190
+"""Of UTF-8: a team's notifications travel under the key `<tenant>:team:<team>`, and a part of a key has 200 bytes."""
+
+_LAYOUT = frozenset("\t\n\r")
+"""Control characters that a text of several lines may hold."""
+_BREAKS = ("Zl", "Zp")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked for, and of which team, as it will be kept. Made by `parse`."""
+
+    title: str
+    body: str
+    team: str
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What makes two asks the same."""
+        return hashlib.sha256("\0".join((self.team, self.title, self.body)).encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The request's id; `repeated` when it was filed before, under the same key and with the same body."""
+
+    id: UUID
+    repeated: bool
+
+
+def parse(title: str, body: str, team: str) -> Ask:
+    """Pure: the ask, trimmed. Raises a 422 problem naming the field and what to send instead.
+
+    title   one line, 1 to 200 characters
+    body    up to 20,000 characters; tabs and line breaks are its only control characters
+    team    1 to 100 printable characters, at most 190 bytes of UTF-8, no colon (it divides the parts of a key);
+            compared as written, so "IT" and "it" are two teams
+    """
+    return Ask(_title(title.strip()), _body(body), _team(team.strip()))
+
+
+async def create_request(
+    conn: Connection,
+    codec: Codec,
+    whose: Key,
+    ask: Ask,
+    *,
+    channel: Channel = "api",
+    idempotency_key: str | None = None,
+) -> Receipt:
+    """File a request with its event `request.created`, in one statement of the connection's transaction.
+
+    Never commits. `codec` was prepared to write RequestCreated. Raises OutboxFull, and a 422 problem when the sender
+    used the key for another ask before.
+    """
+    if idempotency_key is not None:
+        # Asked first: a repeat is answered also while the outbox is full.
+        earlier = await store.earlier(conn, *whose, idempotency_key)
+        if earlier is not None:
+            return _repeat(earlier, ask)
+    request = NewRequest(
+        id=new_id(),
+        tenant=whose.tenant,
+        sender=whose.sender,
+        team=ask.team,
+        title=ask.title,
+        body=ask.body,
+        channel=channel,
+        idempotency_key=idempotency_key,
+        fingerprint=ask.fingerprint,
+    )
+    event = RequestCreated(
+        request_id=str(request.id),
+        tenant=whose.tenant,
+        sender=whose.sender,
+        team=ask.team,
+        title=ask.title,
+        body=ask.body,
+        channel=channel,
+    )
+    envelope = codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose)
+    if await store.file(conn, request, envelope):
+        return Receipt(request.id, repeated=False)
+    # Another with the same key came in between; the statement has waited for its end.
+    assert idempotency_key is not None
+    earlier = await store.earlier(conn, *whose, idempotency_key)
+    assert earlier is not None
+    return _repeat(earlier, ask)
+
+
+def _repeat(earlier: Earlier, ask: Ask) -> Receipt:
+    if earlier.fingerprint != ask.fingerprint:
+        raise idempotency.reused("request")
+    return Receipt(earlier.id, repeated=True)
+
+
+def _title(title: str) -> str:
+    if not title:
+        raise bad_input("title", "empty", "The title is empty; say in one line what is wanted.")
+    if len(title) > MAX_TITLE:
+        raise _too_long("title", MAX_TITLE, "Put the rest into the body.")
+    if any(_control(character) or unicodedata.category(character) in _BREAKS for character in title):
+        raise bad_input(
+            "title", "bad-character", "The title holds a line break or a control character; send it as one line."
+        )
+    return title
+
+
+def _body(body: str) -> str:
+    if len(body) > MAX_BODY:
+        raise _too_long("body", MAX_BODY, "Send a longer text as a document.")
+    if any(_control(character) and character not in _LAYOUT for character in body):
+        raise bad_input(
+            "body", "bad-character", "The body holds a control character; of those send only tabs and line breaks."
+        )
+    return body
+
+
+def _team(team: str) -> str:
+    if not team:
+        raise bad_input("team", "empty", "The team is empty; name the team that is to answer.")
+    if len(team) > MAX_TEAM or len(team.encode("utf-8", "replace")) > MAX_TEAM_BYTES:
+        raise _too_long("team", MAX_TEAM, f"In UTF-8 it must not take more than {MAX_TEAM_BYTES} bytes.")
+    if not team.isprintable() or ":" in team:
+        raise bad_input(
+            "team",
+            "bad-character",
+            "The team's name holds a colon or a character that is not printable; send it without.",
+        )
+    return team
+
+
+def _control(character: str) -> bool:
+    # Cs: half a character, which UTF-8 cannot express.
+    return unicodedata.category(character) in ("Cc", "Cs")
+
+
+def _too_long(field: str, limit: int, remedy: str) -> Problem:
+    return bad_input(field, "too-long", f"At most {limit:,} characters are taken. {remedy}")

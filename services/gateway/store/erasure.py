@@ -1,0 +1,28 @@
+"""What the gateway keeps of a sender, and how it goes."""
+
+from psycopg import sql
+
+from messaging.erasure import OURS, Held
+from services.gateway.store.worker import CLOSED, EMPTIED
+
+HELD = (
+    Held(
+        "requests",
+        "select count(*) from requests where tenant = %(tenant)s and sender = %(sender)s",
+        "delete from requests where id in (select id from requests where tenant = %(tenant)s and sender = %(sender)s"
+        " limit %(limit)s)",
+    ),
+    # Not deleted: without its identity the projector would open a letter again from its topic.
+    Held(
+        "dead letters",
+        "select count(*) from dead_letters where tenant = %(tenant)s and owner = %(sender)s and cleared_at is null",
+        sql.SQL(
+            "update dead_letters d set {emptied}, {closed} where d.id in (select id from dead_letters"
+            " where tenant = %(tenant)s and owner = %(sender)s and cleared_at is null limit %(limit)s for update)"
+        )
+        .format(emptied=EMPTIED, closed=CLOSED)
+        .as_bytes(None),
+    ),
+    *OURS,
+)
+"""By kind, in the order in which it is erased."""

@@ -1,0 +1,172 @@
+"""Calling web addresses that users gave us: the address that was checked is the one connected to.
+
+Every connection resolves its host once, judges all the answers, and connects to one of them by number, so a name that
+answers differently the second time (DNS rebinding) gains nothing. Redirects are not followed: each would have to be
+judged afresh, which is the caller's to do.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Annotated
+
+import httpcore
+import httpx
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_settings import NoDecode
+
+from web import addresses
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""A host and port to IP addresses in text form; raises OSError."""
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return frozenset(part.strip().lower() for part in value.split(",") if part.strip())
+    return value
+
+
+def _host_and_port(value: frozenset[str]) -> frozenset[str]:
+    for entry in value:
+        host, colon, port = entry.rpartition(":")
+        if not host or not colon or not port.isdigit():
+            raise ValueError(f"{entry!r} is not host:port")
+    return value
+
+
+AllowList = Annotated[frozenset[str], NoDecode, BeforeValidator(_split), AfterValidator(_host_and_port)]
+"""For a setting: comma-separated host:port that may be called although private."""
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The system's resolver."""
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def client(
+    allow: AbstractSet[str], resolve: Resolve = resolve, *, timeout_seconds: float, headers: Mapping[str, str]
+) -> httpx.AsyncClient:
+    """A client for addresses that passed `addresses.parse`; close it at the end. `allow` is as there.
+
+    Calls raise addresses.Refused when the host leads to a private network, and what httpx, httpcore and the resolver
+    (OSError) raise.
+    """
+    return httpx.AsyncClient(
+        transport=Transport(CheckedNetwork(allow, resolve)),
+        timeout=timeout_seconds,
+        headers=dict(headers),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def cause(error: BaseException) -> str:
+    """Why a call did not come through, as the end of a sentence."""
+    if isinstance(error, socket.gaierror):
+        return "its name is unknown."
+    return str(error) or "the connection broke."
+
+
+class CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects only to addresses that were judged, by number."""
+
+    def __init__(self, allow: AbstractSet[str], resolve: Resolve) -> None:
+        self._allow = allow
+        self._resolve = resolve
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        answers = await self._resolve(host, port)
+        if not answers:
+            raise httpcore.ConnectError("its name has no address.")
+        if not addresses.allowed(addresses.Target("", host.lower().rstrip("."), port), self._allow):
+            for answer in answers:
+                if not addresses.is_public(ip_address(answer.partition("%")[0])):
+                    raise addresses.Refused(
+                        "The address leads to a private network; only those on the public internet can be used."
+                    )
+        failure: Exception | None = None
+        for answer in answers:
+            try:
+                return await self._network.connect_tcp(answer, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise addresses.Refused("Only addresses on the network can be used.")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """httpx's requests over httpcore, with the network of our choice. No connection is kept for a second request."""
+
+    def __init__(self, network: httpcore.AsyncNetworkBackend) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=httpx.create_ssl_context(trust_env=False),
+            max_keepalive_connections=0,
+            network_backend=network,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        answer = await self._pool.handle_async_request(
+            httpcore.Request(
+                method=request.method,
+                url=httpcore.URL(
+                    scheme=request.url.raw_scheme,
+                    host=request.url.raw_host,
+                    port=request.url.port,
+                    target=request.url.raw_path,
+                ),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=_Body(answer),
+            extensions=answer.extensions,
+        )
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._answer.aiter_stream():
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
