@@ -20,7 +20,8 @@ Read in this order:
     queues       pure: what waits and runs, for people; lag: how far a group is, asked from outside
 
     codec        Avro bytes and dataclasses; registry, admin: the deploy step's tools
-    timers       claimed timers: crons that one instance runs
+    timers       claimed timers: crons that one instance runs; upkeep: those of every outbox and ledger
+    erasure      one sender's rows erased, and the mark that keeps Kafka from bringing them back
     process      start in order, signals, drain, stop in reverse, health
 
 The package knows no event and no topic by name: both arrive as arguments.

@@ -80,13 +80,13 @@ class FairConsumer:
         sub, limits, ledger = self.subscription, self.limits, None
         if self._pool is not None and self._presence is not None:
             worker = await self._presence.open()
-            ledger = Ledger(sub.consumer, worker)
-            self._attempts = Attempts(self._pool, sub.consumer, worker)
+            ledger = Ledger(sub.name, worker)
+            self._attempts = Attempts(self._pool, sub.name, worker)
         runs = Runs(self._reader, self._pool, ledger)
         self._outcomes = Outcomes(sub, runs, self._producer, self._pool, ledger)
         lanes = Lanes(window=limits.window, budget=limits.payload_bytes)
         self.scheduler = Scheduler(
-            sub.consumer, sub.policy, lanes, runs, self._outcomes, self._note, lambda: intake.read_parked()
+            sub.name, sub.policy, lanes, runs, self._outcomes, self._note, lambda: intake.read_parked()
         )
         self._background = Background()
         self._rereader = Rereader(self._bootstrap, f"{sub.group}.reread")
@@ -95,7 +95,7 @@ class FairConsumer:
             self._bootstrap, sub, self.scheduler, intake, self._background, limits.drain_seconds
         )
         self._watch = Watch(
-            sub.consumer,
+            sub.name,
             self._membership,
             self.scheduler,
             intake,
@@ -105,7 +105,7 @@ class FairConsumer:
             trim=self._trim,
             stall_seconds=limits.stall_seconds,
         )
-        telemetry.SLOTS_TOTAL.labels(sub.consumer).set(sub.policy.total)
+        telemetry.SLOTS_TOTAL.labels(sub.name).set(sub.policy.total)
         self._membership.join()
         self._open = True
         self._background.spawn(self._watch.run())
@@ -114,7 +114,7 @@ class FairConsumer:
         """Start nothing more, let running work end for `drain_seconds`, stop the rest, commit, leave the group."""
         self._membership.leaving = self.scheduler.stopped = self._outcomes.stopping = True
         if not await self.scheduler.drain(self._membership.partitions, self.limits.drain_seconds):
-            log.warning("drain.cut_short", consumer=self.subscription.consumer, running=self.scheduler.running)
+            log.warning("drain.cut_short", consumer=self.subscription.name, running=self.scheduler.running)
         await self.scheduler.cancel_all()
         await self._membership.leave(self.limits.drain_seconds + 5.0)
         await self._background.close()
@@ -130,7 +130,7 @@ class FairConsumer:
     def queue(self, tenant: str) -> Queue:
         """What waits and runs here of one tenant. Raises Outage before it is open."""
         if not self._open:
-            raise Outage(f"The consumer {self.subscription.consumer} has not started yet.", "consumer")
+            raise Outage(f"The consumer {self.subscription.name} has not started yet.", "consumer")
         return self.scheduler.queue(tenant)
 
     def _note(self, run: Run, ended_at: float) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from psycopg import AsyncConnection, InterfaceError, OperationalError
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
@@ -75,8 +76,12 @@ async def single_statements(pool: Pool) -> AsyncIterator[Connection]:
         try:
             yield connection
         finally:
-            if not connection.closed:
+            if connection.info.transaction_status is TransactionStatus.IDLE:
                 await connection.set_autocommit(False)
+            else:
+                # Cancelled in the middle of something, or broken. To set it would raise, and so take the
+                # cancellation's place: a task that is to end would go on.
+                await connection.close()
 
 
 def is_outage(error: BaseException) -> bool:

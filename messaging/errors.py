@@ -2,7 +2,8 @@
 
     MessagingError
     ├── Retryable              try again later; costs an attempt
-    │   └── Unavailable        a part we all need failed this job; many in a row open its breaker, like an outage
+    │   ├── Unavailable        a part we all need failed this job; many in a row open its breaker, like an outage
+    │   └── Deferred           the other side of this job alone asks it to wait; the others go on
     ├── Throttled              the other side asks us to wait; costs nothing, closes the gate for everybody
     ├── Outage                 a part we all need (database, registry, broker) is away; pause, cost nothing
     ├── NotRetryable           no retry can fix it; dead letter after this attempt
@@ -34,6 +35,17 @@ class Unavailable(Retryable):
     def __init__(self, message: str, resource: str) -> None:
         super().__init__(message)
         self.resource = resource
+
+
+class Deferred(Retryable):
+    """The other side, which is this job's alone, asks for `retry_after` seconds: nobody else waits for it.
+
+    Costs an attempt, so that one who asks for ever comes to an end; the wait is no longer than the consumer's cap.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Throttled(MessagingError):

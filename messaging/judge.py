@@ -44,7 +44,7 @@ class Judge:
     """Judges the failed runs of one consumer on one worker."""
 
     def __init__(self, subscription: Subscription, seed: int | None = None) -> None:
-        self._consumer = subscription.consumer
+        self._consumer = subscription.name
         self._backoff = subscription.backoff
         self._rng = random.Random(seed)  # noqa: S311 - jitter, not a secret
         self._breaker = Breaker()

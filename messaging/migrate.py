@@ -45,6 +45,8 @@ _RIGHTS = {
     # Events are never rewritten, and who wrote them and in which order is not for the writer to say.
     "outbox": "SELECT, INSERT (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)",
     "schema_migrations": "SELECT",
+    # Who is erased is the owner's to say; the service only knows it, and forgets it after a while.
+    "erasures": "SELECT, DELETE",
 }
 _ROWS = "SELECT, INSERT, UPDATE, DELETE"
 

@@ -61,7 +61,7 @@ class Outcomes:
         """Write down what the judge decided. Waits out an outage of the database or of Kafka, unless stopping."""
         error = run.error
         assert error is not None
-        consumer = self._subscription.consumer
+        consumer = self._subscription.name
         if isinstance(error, Fenced):
             telemetry.FENCED.labels(consumer).inc()
             run.outcome = "fenced"
@@ -102,7 +102,7 @@ class Outcomes:
             self._owed = owed + self._owed
             if not is_outage(error):
                 raise
-            log.warning("release.failed", consumer=self._subscription.consumer, jobs=len(self._owed))
+            log.warning("release.failed", consumer=self._subscription.name, jobs=len(self._owed))
 
     async def _retry(self, run: Run, error: MessagingError, seconds: float) -> Verdict:
         due_at = time.time() + seconds
@@ -158,7 +158,7 @@ class Outcomes:
                     return Again(BUSY_SECONDS)
                 if readable and run.job is not None and run.handler is not None:
                     await run.handler.gave_up(conn, run.job, error, attempts)
-        log.info("job.dead", consumer=self._subscription.consumer, job=run.id, reason=reason, attempts=attempts)
+        log.info("job.dead", consumer=self._subscription.name, job=run.id, reason=reason, attempts=attempts)
         return Finished()
 
     async def _produce(self, topic: str, run: Run, headers: list[tuple[str, bytes | None]]) -> None:
@@ -174,7 +174,7 @@ class Outcomes:
             except Exception as fault:
                 known = classify(fault)
                 log.warning(
-                    "outcome.waits", consumer=self._subscription.consumer, error=f"{type(fault).__name__}: {fault}"
+                    "outcome.waits", consumer=self._subscription.name, error=f"{type(fault).__name__}: {fault}"
                 )
                 if self.stopping and isinstance(known, Outage):
                     return Again(BUSY_SECONDS)
@@ -182,7 +182,7 @@ class Outcomes:
                 if failures == TRIES:
                     # One job whose service cannot note its end must not hold its partition's commit for ever.
                     message = retry.describe(fault)
-                    log.error("outcome.unwritable", consumer=self._subscription.consumer, job=run.id, error=message)
+                    log.error("outcome.unwritable", consumer=self._subscription.name, job=run.id, error=message)
                     run.outcome = "dead"
 
                     async def without_hook(message: str = message) -> Verdict:

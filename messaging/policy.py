@@ -48,6 +48,8 @@ class Subscription:
 
     dead_letter_share  when more than this share of the last jobs, over the senders, would die of the same reason, the
                        consumer stops and alarms instead; 1.0 turns that off
+    alias              its name in the books, where another consumer of the same service goes by the same name
+    shared_group       its consumer group on Kafka, when one reader takes several topics in one
     """
 
     consumer: str
@@ -57,8 +59,16 @@ class Subscription:
     policy: Policy
     backoff: Backoff
     dead_letter_share: float = 0.5
+    alias: str | None = None
+    shared_group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What ledger, metrics, queue reports and logs call it: unique within a service, and so within its database
+        and its processes."""
+        return self.alias or self.consumer
 
     @property
     def group(self) -> str:
         """The consumer group on Kafka: the same for every process of this consumer."""
-        return f"{self.topic}.{self.consumer}"
+        return self.shared_group or f"{self.topic}.{self.consumer}"

@@ -7,7 +7,7 @@ import random
 import unicodedata
 from dataclasses import dataclass
 
-from messaging.errors import MessagingError, NotRetryable, Outage, Throttled
+from messaging.errors import Deferred, MessagingError, NotRetryable, Outage, Throttled
 from messaging.gate import LONGEST_PAUSE
 from messaging.policy import Backoff
 
@@ -76,6 +76,9 @@ def decide(error: BaseException, attempt: int, backoff: Backoff, rng: random.Ran
             return Pause(resource)
         case _ if attempt >= backoff.attempts:
             return SetAside(EXHAUSTED, describe(error))
+        case Deferred(retry_after=seconds) if seconds > 0:
+            # Not all at the same moment, for whoever asked them all to wait as long.
+            return RetryIn(min(seconds * rng.uniform(1.0, 1.1), backoff.cap))
         case _:
             return RetryIn(rng.uniform(0.0, longest_wait(attempt, backoff)))
 

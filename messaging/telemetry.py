@@ -56,6 +56,18 @@ PROJECTOR_OUTAGES = Counter(
     "workbot_projector_outages_total", "Times a server was away for the dead-letter projector", ["resource"]
 )
 
+EVENTS_COUNTED = Counter("workbot_events_counted_total", "Events counted by analytics", ["consumer"])
+EVENTS_REPEATED = Counter(
+    "workbot_events_repeated_total", "Events that analytics read again and had counted already", ["consumer"]
+)
+EVENTS_EXPIRED = Counter(
+    "workbot_events_expired_total", "Events that Kafka's retention deleted before analytics read them", ["topic"]
+)
+TABLE_KEYS = Gauge("workbot_table_keys", "Keys in the tables of this process", ["group"])
+
+STREAMS_OPEN = Gauge("workbot_streams_open", "Live streams of notifications that are followed")
+STREAMS_DROPPED = Counter("workbot_streams_dropped_total", "Live streams ended because their client fell behind")
+
 TIMER_RUNS = Counter("workbot_timer_runs_total", "Claimed timers that ran, by outcome", ["timer", "outcome"])
 HTTP_SECONDS = Histogram(
     "workbot_http_request_seconds",

@@ -3,14 +3,25 @@
 from contextlib import AsyncExitStack
 
 from messaging import process
+from messaging.settings import read_secret
 from services.notifications import parts
 from services.notifications.settings import NotificationsSettings
+from web.tokens import Bearer
 
 
 async def start_api(stack: AsyncExitStack, settings: NotificationsSettings) -> None:
-    """Everything the service does."""
-    pool = await parts.open_pool(stack, settings, "notifications-api")
-    await stack.enter_async_context(process.serve(parts.make_api_face(settings, pool), settings))
+    """Everything the service does. Stops working first, then streaming and serving, sending last."""
+    base = await parts.open_base(stack, settings)
+    bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
+    relay = parts.start_relay(stack, settings)
+    timers = parts.start_timers(stack, settings, base)
+    ringer = parts.start_ringer(stack, base)
+    feed = parts.start_feed(stack, settings, base)
+    consumers = await parts.make_consumers(stack, settings, base, ringer)
+    face = parts.make_api_face(settings, base, feed, relay, timers, consumers, bearer)
+    await stack.enter_async_context(process.serve(face, settings))
+    stack.callback(feed.close)
+    await parts.open_consumers(stack, consumers)
 
 
 STARTS = {"api": start_api}

@@ -1,0 +1,83 @@
+"""Notifications live, as server-sent events."""
+
+import time
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from messaging.errors import Outage
+from services.notifications.api.inbox import MAX_SEQ, PATH, sight, view
+from services.notifications.feed import STREAMS, Closed, Dropped, Feed, Follower, TooMany
+from services.notifications.records import Entry
+from web import sse
+from web.openapi import answers
+from web.problems import BUSY_RETRY_SECONDS, Problem
+from web.tokens import Bearer, Identity
+
+EVENT = "notification"
+RETRY_SECONDS = 2.0
+LONGEST_SECONDS = 3600.0
+"""After which a client has to come back, with a token that is still good."""
+
+_STREAM = {
+    "responses": {
+        "200": {
+            "description": (
+                "Events named `notification`, each with a notification as JSON, and a number as its id. It begins "
+                "behind Last-Event-ID (or `after`), without either with what comes from now on. After a break come "
+                "back with the last id: nothing is left out, nothing comes twice."
+            ),
+            "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
+        }
+    },
+    "parameters": [{"name": "Last-Event-ID", "in": "header", "schema": {"type": "string", "maxLength": 18}}],
+}
+
+
+def router(feed: Feed, bearer: Bearer) -> APIRouter:
+    """The one route."""
+    routes = APIRouter(tags=["notifications"])
+
+    @routes.get(
+        PATH + "/stream",
+        status_code=HTTPStatus.OK,
+        response_class=sse.EventStream,
+        responses=answers(422, 429),
+        openapi_extra=_STREAM,
+        summary="The caller's notifications as they come",
+    )
+    async def stream(
+        request: Request,
+        who: Annotated[Identity, Depends(bearer)],
+        after: Annotated[int | None, Query(ge=0, le=MAX_SEQ)] = None,
+    ) -> sse.EventStream:
+        try:
+            follower = await feed.follow(sight(who), sse.cursor(request, after))
+        except TooMany:
+            detail = f"You follow {STREAMS} streams already; close one first."
+            raise Problem(429, "too-many-streams", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)}) from None
+        except Closed:
+            raise Outage("This process is stopping.", "process") from None
+        return sse.EventStream(_events(follower), lambda: feed.leave(follower))
+
+    return routes
+
+
+async def _events(follower: Follower) -> AsyncGenerator[bytes, None]:
+    yield sse.hello(follower.after, RETRY_SECONDS)
+    until = time.monotonic() + LONGEST_SECONDS
+    async for entry in follower.past():
+        yield _event(entry)
+    try:
+        while time.monotonic() < until:
+            following = await follower.next(sse.HEARTBEAT_SECONDS)
+            yield sse.HEARTBEAT if following is None else _event(following)
+    except (Dropped, Closed):
+        # The client comes back by itself, with the last number it was given.
+        return
+
+
+def _event(entry: Entry) -> bytes:
+    return sse.event(view(entry).model_dump(mode="json"), name=EVENT, number=entry.seq)
