@@ -5,14 +5,28 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from messaging import migrate
-from messaging.database import Pool, make_pool
+from messaging import admin, migrate, upkeep
+from messaging.database import Pool, conninfo, make_pool
+from messaging.producer import ConfirmedProducer
+from messaging.registry import Registry
+from messaging.timers import Timers
+from schemas import catalog, events, topics
+from services.analytics import store
+from services.analytics.api import router
+from services.analytics.cube import Cube
+from services.analytics.engine import Engine
+from services.analytics.erasing import Erasing
+from services.analytics.lease import Lease
 from services.analytics.settings import AnalyticsSettings
+from services.analytics.stream import Counting
+from services.analytics.tries import Tries
 from web.bodies import pace
 from web.faces import make_face
 from web.probes import Check
+from web.tokens import Bearer
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+GROUP = "analytics"
 
 
 async def open_pool(stack: AsyncExitStack, settings: AnalyticsSettings, name: str) -> Pool:
@@ -24,15 +38,76 @@ async def open_pool(stack: AsyncExitStack, settings: AnalyticsSettings, name: st
     return pool
 
 
-def make_api_face(settings: AnalyticsSettings, pool: Pool) -> FastAPI:
-    """The service over HTTP."""
-    return make_face("Analytics", live={}, ready={"database": _answers(pool)}, pace=pace(settings))
+def make_engine(stack: AsyncExitStack, settings: AnalyticsSettings, cube: Cube, known: topics.Topics) -> Engine:
+    """What counts; not started yet."""
+    subscriptions = known.subscriptions_of(GROUP)
+    registry = Registry(settings.registry_url)
+    stack.push_async_callback(registry.close)
+    producer = ConfirmedProducer(settings.kafka_bootstrap, "analytics-dead-letters")
+    stack.push_async_callback(producer.close)
+    producer.open()
+    lease = Lease(conninfo(settings.database_url, settings.database_password_file, "analytics-lease"), GROUP)
+    places = [topic for sub in subscriptions for topic in (sub.topic, sub.retry_topic)]
+    types = {type_ for sub in subscriptions for type_ in known[sub.topic].events}
+    readers = frozenset(event for event in events.ALL if event.TYPE in types)
+    keep = settings.keep()
+    erasing = Erasing(lease, cube)
+    tries = Tries(lease, places)
+    counting = Counting(subscriptions, catalog.codec(registry), readers, tries, producer, erasing, cube, keep)
+    return Engine(
+        GROUP,
+        places,
+        lease,
+        counting,
+        erasing,
+        cube,
+        keep,
+        bootstrap=settings.kafka_bootstrap,
+        folder=settings.tables_dir,
+    )
+
+
+async def open_engine(
+    stack: AsyncExitStack, settings: AnalyticsSettings, engine: Engine, known: topics.Topics
+) -> None:
+    """Check that the topics are as the deploy step makes them, and begin."""
+    await admin.verify_topics(settings.kafka_bootstrap, known.specs())
+    stack.push_async_callback(engine.stop)
+    engine.start()
+
+
+def start_timers(stack: AsyncExitStack, settings: AnalyticsSettings, pool: Pool) -> Timers:
+    """The claimed timers."""
+    timers = Timers(pool, upkeep.timers(settings))
+    stack.push_async_callback(timers.stop)
+    timers.start()
+    return timers
+
+
+def make_api_face(
+    settings: AnalyticsSettings,
+    pool: Pool,
+    engine: Engine,
+    timers: Timers,
+    cube: Cube,
+    known: topics.Topics,
+    bearer: Bearer,
+) -> FastAPI:
+    """The service over HTTP. A process that stands by, or recovers its tables, is alive and not ready."""
+    face = make_face(
+        "Analytics",
+        live={"stream": engine.healthy, "timers": timers.healthy},
+        ready={"tables": engine.ready, "database": _answers(pool)},
+        pace=pace(settings),
+    )
+    types = sorted({type_ for sub in known.subscriptions_of(GROUP) for type_ in known[sub.topic].events})
+    face.include_router(router(cube, engine.ready, types, settings.keep(), bearer))
+    return face
 
 
 def _answers(pool: Pool) -> Check:
     async def database() -> bool:
         async with pool.connection() as conn:
-            await conn.execute("select 1")
-        return True
+            return await store.answers(conn)
 
     return database

@@ -1,0 +1,38 @@
+"""One record as faust hands it out, in the words of the house."""
+
+from typing import Any
+
+from messaging.message import Key, RawHeaders, headers_to_dict
+from services.analytics.counting import Place
+from services.analytics.garbled import readable
+
+NOBODY = Key("-", "-")
+"""Whose records without a usable key are, where senders are told apart."""
+
+
+class Record:
+    """`stored_at` is Kafka's time stamp, Unix time in seconds."""
+
+    __slots__ = ("_event", "headers", "key", "place", "raw_headers", "stored_at", "value")
+
+    def __init__(self, event: Any) -> None:
+        message = event.message
+        self._event = event
+        self.place = Place(message.topic, message.partition, message.offset)
+        self.key: bytes | None = message.key
+        self.value: bytes | None = message.value
+        self.raw_headers: RawHeaders = readable(message.headers)
+        self.headers = headers_to_dict(self.raw_headers)
+        self.stored_at: float = message.timestamp
+
+    @property
+    def owner(self) -> Key:
+        """The sender its key names, or NOBODY."""
+        try:
+            return Key.parse(self.key)
+        except ValueError:
+            return NOBODY
+
+    def ack(self) -> None:
+        """It needs no more work: its offset may be committed."""
+        self._event.ack()

@@ -1,0 +1,39 @@
+"""The analytics process under test: `python -m tests.analytics.worker api <topics.toml> <group>`.
+
+The real service, on topics and in a group of the test's own. What a sender's name says is done when their event is
+counted: one that begins with "poison" raises, one that begins with "killer" ends the process as kill -9 does.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from messaging import process
+from schemas import topics
+from services.analytics import app, counting, engine, main, parts
+
+_fact = counting.fact
+
+
+def fact(event: Any, at: float) -> counting.Fact:
+    if event.sender.startswith("poison"):
+        raise RuntimeError("told to fail")
+    if event.sender.startswith("slowpoison"):
+        time.sleep(0.5)
+        raise RuntimeError("told to fail slowly")
+    if event.sender.startswith("killer"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _fact(event, at)
+
+
+if __name__ == "__main__":
+    file, parts.GROUP = Path(sys.argv[2]), sys.argv[3]
+    del sys.argv[2:]
+    counting.fact, engine.TIDY_SECONDS = fact, 0.5
+    app.SESSION_SECONDS = 6.0  # the least that brokers take: a replay waits for its end
+    listed = topics.load(file)
+    topics.load = lambda path=file: listed
+    process.run_one_of("analytics", main.AnalyticsSettings, main.STARTS)
