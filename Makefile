@@ -50,7 +50,7 @@ bench: $(READY) ## Speed of the parts, each beside a bare loop of the same clien
 	$(BIN)/python -m loadtest.bench
 
 .PHONY: chaos
-chaos: $(READY) ## Kill and freeze processes under load, for 15 minutes, and audit what became of the work
+chaos: $(READY) ## Kill and freeze processes under load, for 25 minutes, and audit what became of the work
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
 .PHONY: lock

@@ -31,6 +31,8 @@ class Stall:
 class Findings:
     """What one load of a run showed. Every list is empty when the queue kept its promises.
 
+    refused   calls that were not answered as promised
+    late      what came later than promised
     charged   jobs whose attempts count more than the failures they were told to have
     reruns    by fault number, how many runs had to be started again; 0 stands for no fault at all
     slots     by fault number, how many runs could be under way in the processes it touched
@@ -48,6 +50,8 @@ class Findings:
     above_caps: list[str] = field(default_factory=list)
     out_of_order: list[str] = field(default_factory=list)
     uncommitted: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     reruns: dict[int, int] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)
     stalls: dict[str, Stall] = field(default_factory=dict)
@@ -70,6 +74,8 @@ class Findings:
             "above the caps": self.above_caps,
             "out of order": self.out_of_order,
             "never committed": self.uncommitted,
+            "refused": self.refused,
+            "late": self.late,
         }
         said = [f"{self.load}: {len(found)} {what}: {'; '.join(found[:5])}" for what, found in lists.items() if found]
         said += [

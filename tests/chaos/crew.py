@@ -2,16 +2,18 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from messaging.settings import inherited_environment
+from stack import control
 from stack.backoff import Restart
 from stack.child import Child
 from stack.layout import Layout
 from stack.supervisor import Supervisor
+from tests.chaos.strikes import Victim
 
 RESTART = Restart(base=0.3, cap=2.0, healthy=5.0)
 
@@ -20,6 +22,15 @@ def member(name: str, module: str, *arguments: str) -> Child:
     """A child that runs a module of the tests."""
     command = (sys.executable, "-P", "-m", module, *arguments)
     return Child(name=name, command=command, environment=inherited_environment(), grace=15.0)
+
+
+def another(data_dir: Path, child: str, name: str, command: Sequence[str], own: Mapping[str, str]) -> Child:
+    """One like the stack's `child`: in its environment, but for what it has of its `own`."""
+    pid = control.status(data_dir).child(child).pid
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    environment = dict(pair.decode().split("=", 1) for pair in pairs if b"=" in pair)
+    told = (sys.executable, "-P", "-m", *command)
+    return Child(name=name, command=told, environment={**environment, **own}, grace=20.0)
 
 
 class Crew:
@@ -35,6 +46,17 @@ class Crew:
     def pid(self, name: str) -> int | None:
         """The process itself, not its guard; None while there is none."""
         return self._supervisor.lives[name].pid
+
+    def victim(self, name: str) -> Victim:
+        """A member that may be struck; it is back as soon as it runs again."""
+
+        async def pid() -> int | None:
+            return self.pid(name)
+
+        async def is_back(before: int) -> bool:
+            return self.pid(name) not in (None, before)
+
+        return Victim(name, pid, is_back)
 
     def restarts(self) -> int:
         """How often members were started again, all together."""

@@ -4,13 +4,11 @@ Beside the stack's worker, a relay stands by (or leads); for a freeze, a second 
 """
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 
@@ -20,19 +18,18 @@ from loadtest.provider import ProviderProcess
 from messaging.database import conninfo
 from messaging.settings import read_secret
 from services.documents.parts import RELAY
-from stack import control
 from stack.child import Child
 from stack.endpoints import Endpoints
 from tests.chaos import doctrail
 from tests.chaos.audit import Findings
-from tests.chaos.crew import Crew, member
+from tests.chaos.crew import Crew, another, member
+from tests.chaos.following import Following
 from tests.chaos.noop import leading
 from tests.chaos.records import Kind, Strike
 from tests.chaos.strikes import Victim, of_stack
 from tests.chaos.submitting import Submitter
 
 WORKER, STANDBY, SECOND = "documents-worker", "documents-relay", "documents-worker-2"
-_COUNT_SECONDS = 0.25
 
 
 class DocumentsLoad:
@@ -57,7 +54,6 @@ class DocumentsLoad:
         self._provider = provider
         self._folder = folder
         self._second_worker = second_worker
-        self._ended = 0
         own = endpoints.databases["documents"]
         self._database = conninfo(own.url, own.password_file, "chaos-run")
         secret = read_secret(endpoints.token_secret_file, "the key that signs tokens")
@@ -67,9 +63,8 @@ class DocumentsLoad:
         async with AsyncExitStack() as stack:
             members = await asyncio.to_thread(self._members)
             self.crew = await stack.enter_async_context(Crew(self._folder / "crew-documents", members))
-            self._sending = asyncio.create_task(self.submitter.run(), name="submit")
-            self._counting = asyncio.create_task(self._count(), name="count")
-            stack.push_async_callback(self._stop_tasks)
+            self._following = Following(self.submitter.run(), self._database, self._count)
+            stack.push_async_callback(self._following.stop)
             self._stack = stack.pop_all()
         return self
 
@@ -80,36 +75,29 @@ class DocumentsLoad:
 
     def release(self, upto: int) -> None:
         """Documents up to this number may be sent now."""
-        self.submitter.release(upto)
+        self.submitter.gate.release(upto)
 
     async def progress(self) -> int:
         """Documents that have ended, a moment ago; the last known number while the database is away."""
-        for task in (self._sending, self._counting):
-            if task.done():
-                task.result()
-        return self._ended
+        return self._following.ended()
 
     async def settled(self) -> bool:
         """Whether every document was accepted and has ended."""
-        return self._sending.done() and await self.progress() >= self.jobs
+        return self._following.handed_in() and await self.progress() >= self.jobs
 
-    async def _count(self) -> None:
-        while True:
-            with contextlib.suppress(psycopg.OperationalError):
-                async with await psycopg.AsyncConnection.connect(self._database, autocommit=True) as conn:
-                    self._ended = sum((await collect.progress(conn, self.tenant)).ended.values())
-            await asyncio.sleep(_COUNT_SECONDS)
+    async def _count(self, conn: "psycopg.AsyncConnection[tuple[Any, ...]]") -> int:
+        return sum((await collect.progress(conn, self.tenant)).ended.values())
 
     def workers(self, kind: Kind) -> list[Victim]:
         """The stack's worker and the second one. Only one that leaves another to take over may be frozen."""
         if not self._second_worker:
             return [] if kind == "freeze" else [of_stack(self._endpoints.data_dir, WORKER)]
-        return [of_stack(self._endpoints.data_dir, WORKER), self._member(SECOND)]
+        return [of_stack(self._endpoints.data_dir, WORKER), self.crew.victim(SECOND)]
 
     async def leaders(self) -> list[Victim]:
         """The process with the relay that leads now."""
         leader = await asyncio.to_thread(leading, self._database, RELAY)
-        known = [of_stack(self._endpoints.data_dir, WORKER), *(self._member(name) for name in self.crew.names)]
+        known = [of_stack(self._endpoints.data_dir, WORKER), *(self.crew.victim(name) for name in self.crew.names)]
         return [victim for victim in known if leader is not None and await victim.pid() == leader]
 
     async def find(self, strikes: Sequence[Strike], until: float) -> Findings:
@@ -131,28 +119,7 @@ class DocumentsLoad:
         told = (own.url, str(own.password_file), self._endpoints.kafka, RELAY)
         members = [member(STANDBY, "tests.chaos.standby", *told)]
         if self._second_worker:
-            members.append(self._second())
+            command = ("services.documents.main", "worker")
+            # On a port of its own.
+            members.append(another(self._endpoints.data_dir, WORKER, SECOND, command, {"WORKBOT_PORT": "0"}))
         return members
-
-    def _second(self) -> Child:
-        """Another one like the stack's worker, on a port of its own."""
-        pid = control.status(self._endpoints.data_dir).child(WORKER).pid
-        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        environment = dict(pair.decode().split("=", 1) for pair in pairs if b"=" in pair)
-        command = (sys.executable, "-P", "-m", "services.documents.main", "worker")
-        return Child(name=SECOND, command=command, environment={**environment, "WORKBOT_PORT": "0"}, grace=20.0)
-
-    def _member(self, name: str) -> Victim:
-        async def pid() -> int | None:
-            return self.crew.pid(name)
-
-        async def is_back(before: int) -> bool:
-            return self.crew.pid(name) not in (None, before)
-
-        return Victim(name, pid, is_back)
-
-    async def _stop_tasks(self) -> None:
-        tasks = (self._sending, self._counting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,6 +13,7 @@ from messaging import outbox
 from messaging.database import is_outage
 from messaging.message import Envelope
 from messaging.migrate import migrate
+from tests.chaos.gate import Gate
 from tests.chaos.records import Planned
 
 SENDERS = 40
@@ -44,10 +45,10 @@ def make_database(admin: str, database: str, conninfo: str) -> None:
 
 
 class HandIn:
-    """Writes so many jobs, as far as `release` allows. The same seed gives the same keys, kinds and failures."""
+    """Writes so many jobs, as far as the gate is open. The same seed gives the same keys, kinds and failures."""
 
     def __init__(self, database: str, topics: Mapping[str, str], *, jobs: int, seed: int, killers: int) -> None:
-        self.jobs = jobs
+        self.gate = Gate(jobs)
         self.longest = 0.0
         """Seconds that the slowest transaction took, repeats included."""
         self._database = database
@@ -55,22 +56,12 @@ class HandIn:
         self._random = Random(f"{seed}/jobs")
         self._killers = set(self._random.sample(range(jobs), killers))
         self._written = 0
-        self._allowed = 0
-        self._more = asyncio.Event()
-
-    def release(self, upto: int) -> None:
-        """Jobs up to this number may be handed in now."""
-        self._allowed = max(self._allowed, min(self.jobs, upto))
-        self._more.set()
 
     async def run(self) -> None:
         """Hand everything in."""
-        while self._written < self.jobs:
-            if self._written >= self._allowed:
-                self._more.clear()
-                await self._more.wait()
-                continue
-            count = min(_BATCH, self._allowed - self._written)
+        while self._written < self.gate.jobs:
+            await self.gate.passed(self._written)
+            count = min(_BATCH, self.gate.allowed - self._written)
             batch = [self._job(number) for number in range(self._written, self._written + count)]
             begun = time.monotonic()
             await asyncio.to_thread(self._write, batch)

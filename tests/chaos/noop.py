@@ -7,6 +7,7 @@ under load too.
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,7 +79,7 @@ class NoOpLoad:
 
     def release(self, upto: int) -> None:
         """Jobs up to this number may be handed in now."""
-        self._hand_in.release(upto)
+        self._hand_in.gate.release(upto)
 
     async def progress(self) -> int:
         """Jobs with an effect, by the workers' logs: known while the database is away, too."""
@@ -100,12 +101,12 @@ class NoOpLoad:
 
     def workers(self, kind: Kind) -> list[Victim]:
         """Both workers, whatever is done to them; one is back when it has opened its log and joins its groups."""
-        return [self._victim(name, needs_log=True) for name in WORKERS]
+        return [self._worker(name) for name in WORKERS]
 
     async def leaders(self) -> list[Victim]:
         """The relay that leads now."""
         leader = await asyncio.to_thread(leading, self._database, RELAY)
-        return [self._victim(name, needs_log=False) for name in RELAYS if self.crew.pid(name) == leader]
+        return [self.crew.victim(name) for name in RELAYS if self.crew.pid(name) == leader]
 
     async def find(self, strikes: Sequence[Strike], until: float) -> Findings:
         """The audit, from what is recorded now."""
@@ -130,15 +131,13 @@ class NoOpLoad:
         told = (self._url, password_file, self._endpoints.kafka, RELAY)
         return workers + [member(name, "tests.chaos.standby", *told) for name in RELAYS]
 
-    def _victim(self, name: str, *, needs_log: bool) -> Victim:
-        async def pid() -> int | None:
-            return self.crew.pid(name)
+    def _worker(self, name: str) -> Victim:
+        member = self.crew.victim(name)
 
         async def is_back(before: int) -> bool:
-            now = self.crew.pid(name)
-            return now not in (None, before) and (not needs_log or self._logs.knows(now or 0))
+            return await member.is_back(before) and self._logs.knows(self.crew.pid(name) or 0)
 
-        return Victim(name, pid, is_back)
+        return replace(member, is_back=is_back)
 
     async def _stop_sending(self) -> None:
         self._sending.cancel()

@@ -1,7 +1,6 @@
 """What became of the no-op jobs of a run: from the workers' logs, the database, the dead letters, the offsets."""
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from messaging.message import headers_to_dict
 from messaging.policy import Subscription
 from messaging.runs import MAX_STRIKES
-from tests.chaos import audit
+from tests.chaos import audit, commits
 from tests.chaos.audit import Findings, Wait
 from tests.chaos.joblog import JobLogs
 from tests.chaos.records import Effect, Ended, Planned, Started, Strike
 from tests.messaging.harness import read_all
-
-COMMIT_SECONDS = 20.0
-"""How long after the last job its offset may take to be committed."""
 
 _EPOCH = "extract(epoch from at)::float8"
 _JOBS = f"select job, consumer, key, number, {_EPOCH}, killer, failures from jobs"
@@ -45,7 +40,8 @@ class Sources:
 
 def find(sources: Sources, logs: JobLogs, jobs: int, strikes: Sequence[Strike], until: float) -> Findings:
     """The audit. Blocks; waits for the last commits. What the database said is kept in the folder of `sources`."""
-    uncommitted = _uncommitted(sources)
+    groups = {sub.group: (sub.topic, sub.retry_topic) for sub in sources.subscriptions}
+    uncommitted = commits.uncommitted(sources.kafka, groups, sources.partitions)
     with psycopg.connect(sources.database, autocommit=True) as conn:
         planned = [Planned(*row) for row in _rows(conn, _JOBS)]
         effects = [Effect(*row) for row in _rows(conn, _EFFECTS)]
@@ -135,35 +131,3 @@ def _dead_letters(sources: Sources) -> set[str]:
         for sub in sources.subscriptions
         for letter in read_all(sources.kafka, sub.dead_letter_topic, sources.partitions)
     }
-
-
-def _uncommitted(sources: Sources) -> list[str]:
-    """Partitions whose last record is not committed within `COMMIT_SECONDS`."""
-    deadline = time.monotonic() + COMMIT_SECONDS
-    while True:
-        try:
-            found = [line for sub in sources.subscriptions for line in _behind(sources, sub)]
-        except KafkaException as error:
-            # A broker that has just come back does not know yet who coordinates which group.
-            found = [str(error)]
-        if not found or time.monotonic() >= deadline:
-            return found
-        time.sleep(0.5)
-
-
-def _behind(sources: Sources, sub: Subscription) -> list[str]:
-    client = Consumer({"bootstrap.servers": sources.kafka, "group.id": sub.group, "enable.auto.commit": False})
-    try:
-        places = [
-            TopicPartition(topic, number)
-            for topic in (sub.topic, sub.retry_topic)
-            for number in range(sources.partitions)
-        ]
-        found = []
-        for place in client.committed(places, timeout=10):
-            low, high = client.get_watermark_offsets(place, timeout=10)
-            if high > low and place.offset < high:
-                found.append(f"{place.topic}/{place.partition}: {place.offset} of {high}")
-        return found
-    finally:
-        client.close()

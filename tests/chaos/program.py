@@ -1,4 +1,4 @@
-"""The runs there are: one fault in the middle of many documents; many faults over many no-op jobs."""
+"""The runs there are: one fault in the middle of many documents, or of many requests; many over many no-op jobs."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,8 +13,10 @@ from loadtest.scenario import Scenario
 from stack import control
 from tests.chaos import schedule
 from tests.chaos.documents import DocumentsLoad
+from tests.chaos.filing import PER_SECOND, Plan
 from tests.chaos.noop import NoOpLoad
 from tests.chaos.records import Fault, Kind
+from tests.chaos.requests import RequestsLoad
 from tests.chaos.runner import Load, Result, Runner, Say
 from tests.chaos.strikes import Striker, Victim
 
@@ -39,6 +41,27 @@ async def documents_run(site: Site, *, seed: int, kind: Kind, documents: int, se
     plan = list(_scenario(seed, documents).plan())
     async with AsyncExitStack() as stack:
         load = await _documents(stack, site, name, plan, seed, second_worker=kind == "freeze")
+        return await _perform(site, name, seed, faults, [load])
+
+
+async def requests_run(site: Site, *, seed: int, kind: Kind, requests: int, seconds: float) -> Result:
+    """One fault about when a third of so many requests is filed, 500 of them at once. More follow for as long as it
+    lasts: `seconds`, if it is a freeze or an absence.
+    """
+    lasts = schedule.single(seed, kind, seconds)[0].seconds
+    jobs = requests + round(lasts * PER_SECOND)
+    faults = schedule.single(seed, kind, seconds, (0.25 * requests / jobs, 0.5 * requests / jobs))
+    return await struck_requests_run(site, f"requests-{kind}", seed=seed, faults=faults, jobs=jobs, before=requests)
+
+
+async def struck_requests_run(
+    site: Site, name: str, *, seed: int, faults: Sequence[Fault], jobs: int, before: int
+) -> Result:
+    """A schedule over so many requests; see `Plan` for `before`."""
+    plan = Plan(f"chaos-{name}", jobs, before)
+    endpoints = control.endpoints(site.data_dir)
+    frozen = any(fault.kind == "freeze" for fault in faults)
+    async with RequestsLoad(endpoints, _fresh(site.folder / name), plan, second_teller=frozen) as load:
         return await _perform(site, name, seed, faults, [load])
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal[
+JobKind = Literal[
     "worker",
     "api",
     "relay",
@@ -18,9 +18,24 @@ Kind = Literal[
 ]
 """kill -9, except: postgres-restart (fast shutdown), freeze (SIGSTOP, later SIGCONT), away (killed and kept down)."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal[JobKind, "analytics"]
+
+KINDS: tuple[Kind, ...] = get_args(JobKind)
+"""What documents and no-op jobs are struck with."""
+REQUEST_KINDS: tuple[Kind, ...] = (
+    "worker",
+    "relay",
+    "analytics",
+    "postgres-restart",
+    "freeze",
+    "broker-away",
+    "registry-away",
+)
+"""What requests are struck with: the worker is notifications, which tells their teams."""
+
 SERVERS: dict[Kind, str] = {
     "api": "documents-api",
+    "analytics": "analytics-api",
     "broker": "kafka",
     "registry": "registry",
     "postgres": "postgres",

@@ -19,6 +19,7 @@ _COLUMNS = (
     "dead",
     "order",
     "caps",
+    "refused",
     "stall",
     "ours",
     "re-runs",
@@ -60,6 +61,7 @@ def table(results: Sequence[Result]) -> str:
                     str(len(found.innocent_dead) + len(found.charged)),
                     str(len(found.out_of_order)),
                     str(len(found.above_caps)),
+                    str(len(found.refused)),
                     f"{worst(found.in_all).seconds:.1f} s",
                     f"{worst(found.stalls).seconds:.1f} s",
                     f"{again} of {max(found.slots.values(), default=0)}",
@@ -106,7 +108,8 @@ def line(strike: Strike) -> str:
 
 _LEGEND = """\
 lost: jobs without their end. twice: more than one effect. dead: innocent jobs set aside, or charged an attempt.
-order: effects out of order. caps: starts above a cap. stall: longest time with work waiting and nothing starting
-(without the time a server was kept down on purpose); ours: while all servers answered.
+order: effects out of order. caps: starts above a cap. refused: calls without the answer that was promised.
+stall: longest time with work waiting and nothing starting (without the time a server was kept down on purpose);
+ours: while all servers answered.
 re-runs: most runs one fault made start again, of those that could be under way. back: slowest return of a process,
 from the strike, or for one that was held on purpose from when it was let go."""

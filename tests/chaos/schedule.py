@@ -37,15 +37,17 @@ def plan(seed: int, kinds: Sequence[Kind], faults: int) -> list[Fault]:
     ]
 
 
-def single(seed: int, kind: Kind, seconds: float | None = None) -> list[Fault]:
-    """One fault in the middle of a run that is handed in at once."""
+def single(
+    seed: int, kind: Kind, seconds: float | None = None, share: tuple[float, float] = (0.3, 0.6)
+) -> list[Fault]:
+    """One fault in the middle of a run that is handed in at once, between these two shares of it."""
     random = Random(f"{seed}/{kind}")
     drawn = seconds_of(kind, random)
     return [
         Fault(
             number=1,
             kind=kind,
-            share=round(random.uniform(0.3, 0.6), 2),
+            share=round(random.uniform(*share), 3),
             pick=random.randrange(100),
             seconds=drawn if seconds is None or not drawn else seconds,
         )

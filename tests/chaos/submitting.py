@@ -4,27 +4,22 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from http import HTTPStatus
 
 import httpx
 
 from loadtest.corpus import Document
 from loadtest.records import Sent
+from tests.chaos.gate import Gate
+from tests.chaos.insisting import TOKEN_SECONDS, until_accepted
 from web import tokens
 
 CLIENTS = 4
 """How many documents are on their way at once."""
 
-_PASSING = frozenset({429, 500, 502, 503, 504})
-_PAUSE_SECONDS = 0.25
-_TOKEN_SECONDS = 6 * 3600.0
-
-
-class Refused(AssertionError):
-    """The API answered something that no repeat can mend."""
-
 
 class Submitter:
-    """Sends documents in order, as far as `release` allows. `sent` grows with the answers.
+    """Sends documents in order, as far as the gate is open. `sent` grows with the answers.
 
     A document's `error` is what its clients were told before the 202.
     """
@@ -39,14 +34,8 @@ class Submitter:
         self._tenant = tenant
         self._plan = plan
         self._pages = f"{pages}/{seed}"
+        self.gate = Gate(len(plan))
         self._next = 0
-        self._allowed = 0
-        self._more = asyncio.Event()
-
-    def release(self, upto: int) -> None:
-        """Documents up to this number may be sent now."""
-        self._allowed = max(self._allowed, min(len(self._plan), upto))
-        self._more.set()
 
     async def run(self) -> None:
         """Send everything. Raises Refused."""
@@ -59,38 +48,25 @@ class Submitter:
 
     async def _client(self, client: httpx.AsyncClient) -> None:
         while self._next < len(self._plan):
-            if self._next >= self._allowed:
-                self._more.clear()
-                await self._more.wait()
+            if self._next >= self.gate.allowed:
+                await self.gate.passed(self._next)
                 continue
             number, self._next = self._next, self._next + 1
             sender, document = self._plan[number]
             self.sent.append(await self._send(client, sender, document))
 
     async def _send(self, client: httpx.AsyncClient, sender: str, document: Document) -> Sent:
-        token = tokens.issue(self._secret, sender, self._tenant, ["sender"], _TOKEN_SECONDS)
+        token = tokens.issue(self._secret, sender, self._tenant, ["sender"], TOKEN_SECONDS)
         headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": f"{self._tenant}-{document.index}"}
         sent = Sent(
             document.index, sender, document.reference, document.sha256, document.broken, None, time.time(), None
         )
-        said: list[str] = []
-        while True:
-            begun = time.monotonic()
-            try:
-                answer = await self._post(client, document, headers)
-            except httpx.TransportError as error:
-                what = type(error).__name__
-            else:
-                if answer.status_code == httpx.codes.ACCEPTED:
-                    return replace(
-                        sent, id=str(answer.json()["id"]), accepted_at=time.time(), error=", ".join(said) or None
-                    )
-                if answer.status_code not in _PASSING:
-                    raise Refused(f"document {document.index}: {answer.status_code} {answer.text[:300]}")
-                what = str(answer.status_code)
-            said.append(f"{what} after {time.monotonic() - begun:.1f} s")
-            self.repeats += 1
-            await asyncio.sleep(_PAUSE_SECONDS)
+        answer, refusals = await until_accepted(
+            lambda: self._post(client, document, headers), HTTPStatus.ACCEPTED, f"document {document.index}"
+        )
+        self.repeats += len(refusals)
+        told = ", ".join(map(str, refusals)) or None
+        return replace(sent, id=str(answer.json()["id"]), accepted_at=time.time(), error=told)
 
     async def _post(self, client: httpx.AsyncClient, document: Document, headers: dict[str, str]) -> httpx.Response:
         if document.kind == "pdf":

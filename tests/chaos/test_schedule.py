@@ -36,3 +36,9 @@ def test_the_first_fault_is_nobodys_twin_and_some_are() -> None:
 def test_a_schedule_needs_a_kind() -> None:
     with pytest.raises(ValueError, match="at least one kind"):
         schedule.plan(7, (), 1)
+
+
+def test_a_single_fault_strikes_between_the_shares_it_is_given() -> None:
+    shares = [schedule.single(seed, "worker", share=(0.1, 0.2))[0].share for seed in range(20)]
+    assert all(0.1 <= share <= 0.2 for share in shares)
+    assert len(set(shares)) > 1
