@@ -1,6 +1,5 @@
 """The `workbot` command: the embedded stack, the deploy step, tokens, and the load test."""
 
-import asyncio
 import json
 import os
 import sys
@@ -11,25 +10,18 @@ import typer
 
 from messaging import settings as environment
 from messaging.settings import read_secret
-from stack import control, deploy, keys, launch, logs, passing, ports, progress, screen
+from stack import control, erase, events, keys, launch, logs, passing, ports, progress, screen, steps
 from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
-from stack.terminal import err, faults, out, settings_kept
+from stack.terminal import Chosen, err, faults, out, settings_kept
 
 UP_SECONDS = 300.0
 
 app = typer.Typer(name="workbot", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
-schemas = typer.Typer(no_args_is_help=True, help="The schema registry.")
-topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
-app.add_typer(schemas, name="schemas")
-app.add_typer(topics, name="topics")
-
-
-class _Chosen:
-    """What the options before the command said."""
-
-    settings: StackSettings
+app.add_typer(steps.schemas, name="schemas")
+app.add_typer(steps.topics, name="topics")
+app.add_typer(events.app, name="events")
 
 
 @app.callback()
@@ -43,7 +35,7 @@ def workbot(
     with faults():
         settings = environment.load(StackSettings)
         chosen = (data_dir or settings.data_dir).expanduser().resolve()
-        _Chosen.settings = settings.model_copy(update={"data_dir": chosen})
+        Chosen.settings = settings.model_copy(update={"data_dir": chosen})
 
 
 @app.command()
@@ -67,14 +59,14 @@ def up(
         fixed = dict(_port(text) for text in port or [])
         if detach:
             _up_detached(fixed)
-            endpoints = control.endpoints(_Chosen.settings.data_dir)
-            out.print(screen.table(control.status(_Chosen.settings.data_dir)))
+            endpoints = control.endpoints(Chosen.settings.data_dir)
+            out.print(screen.table(control.status(Chosen.settings.data_dir)))
             out.print()
             out.print(screen.addresses(endpoints))
             out.print(screen.moved(endpoints), highlight=False)
             return
         with screen.View(out, footer="Ctrl-C stops the stack.") as view:
-            launch.foreground(_Chosen.settings, progress.shown_on(out), fixed, view.show)
+            launch.foreground(Chosen.settings, progress.shown_on(out), fixed, view.show)
         out.print("The stack has stopped. Its data is kept.", highlight=False)
 
 
@@ -84,7 +76,7 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Stop the stack. Its data is kept for the next start."""
-    data_dir = _Chosen.settings.data_dir
+    data_dir = Chosen.settings.data_dir
     with faults():
         if delete and data_dir.exists() and not yes:
             typer.confirm(f"Stop the stack and delete everything under {data_dir}?", abort=True)
@@ -100,7 +92,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the addresses.")] = False,
 ) -> None:
     """Show every part: state, address, restarts, memory. Exits with 1 when no stack runs or a part is not ready."""
-    data_dir = _Chosen.settings.data_dir
+    data_dir = Chosen.settings.data_dir
     with faults():
         current, endpoints = control.status(data_dir), control.endpoints(data_dir)
         if as_json:
@@ -112,6 +104,22 @@ def status(
             raise typer.Exit(1)
 
 
+@app.command()
+def stop(name: Annotated[str, typer.Argument(help="A part's name as in `workbot status`.")]) -> None:
+    """Stop one part and keep it down until `workbot start`. `workbot down` stops them all."""
+    with faults():
+        control.halt(name, Chosen.settings.data_dir)
+        out.print(f"{name} has stopped.", highlight=False)
+
+
+@app.command()
+def start(name: Annotated[str, typer.Argument(help="A part's name as in `workbot status`.")]) -> None:
+    """Start one part that was stopped, or start it anew; returns once it is ready."""
+    with faults():
+        control.restart(name, data_dir=Chosen.settings.data_dir)
+        out.print(f"{name} is ready.", highlight=False)
+
+
 @app.command("logs")
 def show_logs(
     name: Annotated[str, typer.Argument(help="A part's name as in `workbot status`, or supervisor.")],
@@ -119,7 +127,7 @@ def show_logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many lines of the past.")] = 50,
 ) -> None:
     """Print a part's log."""
-    layout = Layout(_Chosen.settings.data_dir)
+    layout = Layout(Chosen.settings.data_dir)
     known = sorted(path.stem for path in layout.logs.glob("*.log"))
     if name not in known:
         there = f"There are: {', '.join(known)}." if known else "Nothing has run here yet."
@@ -147,7 +155,7 @@ def token(
     from web.tokens import issue
 
     with faults():
-        layout = Layout(_Chosen.settings.data_dir)
+        layout = Layout(Chosen.settings.data_dir)
         secret = read_secret(keys.path(layout, keys.TOKEN_KEY), "the key that signs tokens (made by `workbot up`)")
         try:
             sys.stdout.write(issue(secret, sub, tenant, role, hours * 3600) + "\n")
@@ -155,28 +163,8 @@ def token(
             raise typer.BadParameter(str(error)) from None
 
 
-@app.command()
-def migrate() -> None:
-    """Bring roles, databases and their schemas up to date on the running stack. Safe to repeat and to run at once."""
-    with faults():
-        _report(deploy.migrate(control.endpoints(_Chosen.settings.data_dir)), "Every database is up to date.")
-
-
-@topics.command("create")
-def create_topics() -> None:
-    """Make missing topics and bring settings in line with topics.toml. Safe to repeat and to run at once."""
-    with faults():
-        endpoints = control.endpoints(_Chosen.settings.data_dir)
-        _report(asyncio.run(deploy.create_topics(endpoints)), "Every topic is as topics.toml says.")
-
-
-@schemas.command("register")
-def register_schemas() -> None:
-    """Register every version of every event. Safe to repeat and to run at once."""
-    with faults():
-        endpoints = control.endpoints(_Chosen.settings.data_dir)
-        _report(asyncio.run(deploy.register(endpoints)), "There is nothing to register.")
-
+app.command()(steps.migrate)
+app.command()(erase.erase)
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -192,7 +180,7 @@ def demo(context: typer.Context) -> None:
     """Start the stack if it does not run, run the load test, and say where everything is. Takes its options, too."""
     if "--help" in context.args:
         _replace_by_loadtest("demo", context.args)
-    data_dir = _Chosen.settings.data_dir
+    data_dir = Chosen.settings.data_dir
     with faults():
         if control.is_running(data_dir):
             out.print(f"A stack is running already. {settings_kept(data_dir)}", highlight=False, markup=False)
@@ -208,7 +196,7 @@ def demo(context: typer.Context) -> None:
 
 
 def _up_detached(fixed: dict[str, int]) -> None:
-    settings = _Chosen.settings
+    settings = Chosen.settings
     try:
         with screen.View(out) as view:
             launch.detached(settings, progress.shown_on(out), fixed, view.show, UP_SECONDS)
@@ -220,7 +208,7 @@ def _up_detached(fixed: dict[str, int]) -> None:
 
 def _loadtest(command: str, arguments: list[str]) -> list[str]:
     """The command that runs the load test on this data directory."""
-    chosen = [f"--called-as=workbot {command}", "--data-dir", str(_Chosen.settings.data_dir)]
+    chosen = [f"--called-as=workbot {command}", "--data-dir", str(Chosen.settings.data_dir)]
     return [sys.executable, "-m", "loadtest", *chosen, *arguments]
 
 
@@ -235,8 +223,3 @@ def _port(text: str) -> tuple[str, int]:
     if not number.isdigit() or not 1 <= int(number) <= 65535:
         raise typer.BadParameter(f"{text!r} is not NAME=N with N from 1 to 65535", param_hint="--port")
     return name, int(number)
-
-
-def _report(lines: list[str], nothing: str) -> None:
-    for line in lines or [nothing]:
-        out.print(line, highlight=False, markup=False)

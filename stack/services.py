@@ -29,10 +29,10 @@ def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> 
             "WORKBOT_DOCUMENTS_URL": endpoints.documents_api,
             "WORKBOT_NOTIFICATIONS_URL": endpoints.notifications_api,
             "WORKBOT_ANALYTICS_URL": endpoints.analytics_api,
-            "WORKBOT_WORKERS": endpoints.documents_worker,
+            "WORKBOT_WORKERS": f"{endpoints.documents_worker},{endpoints.notifications_api}",
         }
     )
-    notifications = common | _database(endpoints, "notifications")
+    notifications = common | _database(endpoints, "notifications") | {"WORKBOT_PUBLIC_URL": endpoints.gateway_api}
     analytics = common | _database(endpoints, "analytics") | {"WORKBOT_TABLES_DIR": str(layout.tables)}
     deploy = Child(
         name="deploy",

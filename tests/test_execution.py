@@ -11,10 +11,16 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from schemas import topics
+from services.analytics import parts as analytics
 from services.documents import parts as documents
 from services.documents import upkeep as documents_upkeep
+from services.documents.settings import DocumentsSettings
 from services.gateway import parts as gateway
 from services.gateway import upkeep as gateway_upkeep
+from services.gateway.settings import GatewaySettings
+from services.notifications import parts as notifications
+from services.notifications import upkeep as notifications_upkeep
+from services.notifications.settings import NotificationsSettings
 from web.tokens import Bearer
 
 PAGE = Path(__file__).parent.parent / "docs" / "execution.md"
@@ -38,8 +44,10 @@ def faces() -> Iterator[FastAPI]:
     bearer = Bearer("k" * 32)
     yield documents.make_api_face(nothing, nothing, bearer)
     yield documents.make_worker_face(nothing, nothing, nothing, nothing, bearer)
-    yield gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing)
-    yield gateway.make_worker_face(nothing, nothing, nothing, nothing)
+    yield analytics.make_api_face(nothing, nothing, nothing, nothing, nothing, topics.load(), bearer)
+    yield notifications.make_api_face(nothing, nothing, nothing, nothing, nothing, [], bearer)
+    yield gateway.make_api_face(nothing, nothing, bearer, nothing, nothing, nothing, nothing)
+    yield gateway.make_worker_face(nothing, nothing, nothing, nothing, nothing)
 
 
 def routes() -> set[str]:
@@ -59,7 +67,10 @@ def consumers() -> set[str]:
 
 
 def timers() -> set[str]:
-    return set(documents_upkeep.timers(cast(Any, None))) | set(gateway_upkeep.timers(1.0))
+    documents_settings = DocumentsSettings(database_url="unused", storage_dir=Path("unused"))
+    settings = GatewaySettings(database_url="unused")
+    others = notifications_upkeep.timers(NotificationsSettings(database_url="unused"))
+    return {*documents_upkeep.timers(documents_settings, cast(Any, None)), *gateway_upkeep.timers(settings), *others}
 
 
 @pytest.mark.parametrize(

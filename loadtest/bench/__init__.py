@@ -11,4 +11,5 @@ The seconds are this machine's, on this day; the ratio is what can be compared. 
     backlog      rows/s of the relay                       commit   from a commit to a consumer
     jobs         no-op jobs/s of the fair consumer         start    from a send to a job's start
     pick         the scheduler's choice                    post     POST /api/documents
+    requests     requests/s with their event; filing: one of them; serving: the APIs it measures
 """

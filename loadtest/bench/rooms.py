@@ -1,8 +1,9 @@
 """Topics and a database of the bench's own, dropped however the measurement ends."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 from confluent_kafka.admin import AdminClient
@@ -42,14 +43,14 @@ def subscription(topic: str, consumer: str = "bench") -> Subscription:
 
 
 @contextmanager
-def database(admin: str) -> Iterator[str]:
-    """A database with the messaging room's tables; its conninfo, the superuser's."""
+def database(admin: str, migrations: Sequence[Path] = ()) -> Iterator[str]:
+    """A database with the messaging room's tables, and those of the folders given; its conninfo, the superuser's."""
     name = f"bench_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     conninfo = make_conninfo(admin, dbname=name, application_name="bench")
     try:
-        migrate(conninfo, [], "postgres")
+        migrate(conninfo, list(migrations), "postgres")
         yield conninfo
     finally:
         with psycopg.connect(admin, autocommit=True) as connection:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from loadtest.bench import backlog, commit, jobs, pick, post, start
+from loadtest.bench import backlog, commit, jobs, pick, post, requests, start
 from loadtest.bench.figures import Figure, Round, Row
 from loadtest.bench.servers import Servers
 from loadtest.bench.sizes import Sizes
@@ -27,6 +27,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "start": Measurement(start.rows, start.opened),
     "pick": Measurement(pick.rows, pick.opened),
     "post": Measurement(post.rows, post.opened),
+    "requests": Measurement(requests.rows, requests.opened),
 }
 
 

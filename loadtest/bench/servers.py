@@ -30,6 +30,7 @@ class Servers:
     """Addresses and keys. `admin` is the superuser's conninfo, to make a database with."""
 
     kafka: str
+    registry: str
     admin: str = field(repr=False)
     documents_api: str
     token_secret: str = field(repr=False)
@@ -51,6 +52,7 @@ def of(data_dir: Path) -> Servers:
     endpoints = control.endpoints(data_dir)
     return Servers(
         kafka=endpoints.kafka,
+        registry=endpoints.registry,
         admin=conninfo(endpoints.admin.url, endpoints.admin.password_file, "bench"),
         documents_api=endpoints.documents_api,
         token_secret=read_secret(endpoints.token_secret_file, "the key that signs tokens"),

@@ -31,7 +31,7 @@ from tests.fixtures.processes import SECRET, migrated, running
 from tests.fixtures.stack import Infra
 
 TINY = Sizes(rounds=1, rows=6_000, jobs=1_000, rate=100, seconds=0.5, senders=200)
-NOWHERE = Servers("", "", "http://127.0.0.1:9", SECRET)
+NOWHERE = Servers("", "", "", "http://127.0.0.1:9", SECRET)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def given(infra: Infra, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         migrated(infra, "documents", MIGRATIONS) as home,
         running(infra, home, "documents", "api", folder, {"storage_dir": folder / "storage"}) as api,
     ):
-        yield Servers(infra.kafka_bootstrap, infra.admin_conninfo, api.url, api.secret)
+        yield Servers(infra.kafka_bootstrap, infra.registry_url, infra.admin_conninfo, api.url, api.secret)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,7 @@ def test_every_figure_that_was_promised_is_there(figures: list[Figure]) -> None:
         "pick.one.p99": "<= 50 µs",
         "pick.own.p99": "<= 50 µs",
         "post.p99": "<= 25 ms",
+        "requests.served": "ratio >= 0.9",
     }
 
 

@@ -13,6 +13,7 @@ from messaging.leader import Leader, LostLead
 from messaging.relay import Relay
 from tests.fixtures.outbox import Connection, Follower, Service, fill, migrated, relay_process, wait_for, write
 from tests.fixtures.stack import Database, Infra
+from tests.messaging.leaderkills import leading_process, standbys, strike
 
 TAKEOVER_SECONDS = 3.0
 
@@ -21,14 +22,6 @@ TAKEOVER_SECONDS = 3.0
 def service(database: Database) -> Iterator[Service]:
     with migrated(database) as migrated_service:
         yield migrated_service
-
-
-def leading_process(service: Service) -> int | None:
-    """The process id of whoever has beaten within the last second."""
-    found = service.execute(
-        "SELECT process FROM relay_leader WHERE beat_at > clock_timestamp() - interval '1 second'"
-    )
-    return int(found[0][0].rsplit(":", 1)[1]) if found else None
 
 
 def test_kill_nine_of_the_leader_again_and_again(service: Service, infra: Infra, topic: Callable[..., str]) -> None:
@@ -54,11 +47,13 @@ def test_kill_nine_of_the_leader_again_and_again(service: Service, infra: Infra,
     assert [int(subject) for subject in follower.firsts()] == list(range(wrote))
 
 
-def standbys(service: Service) -> int:
-    ((connected,),) = service.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'relay-%'"
-    )
-    return int(connected) - 1
+def test_killed_under_load_again_and_again(service: Service, infra: Infra, topic: Callable[..., str]) -> None:
+    """The short form of `python -m tests.chaos.relays`, which kills twenty times: nothing lost, order kept per key,
+    and after each kill the next event is out within three seconds."""
+    found = strike(service, infra.kafka_bootstrap, topic(), kills=4, seed=1)
+    assert (found.lost, found.invented, found.out_of_order) == ([], [], [])
+    assert found.written > 4 * 20
+    assert max(found.recoveries) < TAKEOVER_SECONDS, found.recoveries
 
 
 def test_a_frozen_leader_is_replaced_and_does_no_harm_when_it_resumes(

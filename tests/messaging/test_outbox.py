@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter as clock
 
@@ -77,6 +78,42 @@ async def test_what_kafka_would_refuse_is_refused_to_the_writer(service: Service
         with pytest.raises(psycopg.errors.CheckViolation):
             await outbox.add(connection, [envelope("t", "fine"), faulty])
     assert stored(service) == []
+
+
+@pytest.mark.parametrize("faulty", [envelope("t", "x", payload=b"x" * 900_001), envelope("t", "x", key="k" * 1025)])
+async def test_it_is_refused_also_when_it_comes_alone(service: Service, faulty: Envelope) -> None:
+    async with transaction(service) as connection:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await outbox.add(connection, [faulty])
+    assert stored(service) == []
+
+
+async def test_one_alone_is_written_as_one_of_many(service: Service) -> None:
+    """Two statements, one row: every column but who wrote it when."""
+    told = replace(envelope("t", "é'\\\"x", payload=bytes(range(256))), traceparent=None)
+    for together in (False, True):
+        async with transaction(service) as connection:
+            await outbox.add(connection, [told, told] if together else [told])
+    rows = service.execute(
+        "SELECT id, topic, key, type, version, payload, source, subject, traceparent, occurred_at FROM outbox"
+    )
+    assert len(rows) == 3
+    assert len(set(rows)) == 1
+    assert rows[0][4:9] == (1, bytes(range(256)), "tests", "é'\\\"x", None)
+
+
+async def test_every_partition_has_the_one_check(service: Service) -> None:
+    """Also those made before it, and those made later; none has those that it stands for."""
+    service.execute("CREATE TABLE outbox_20200101 (LIKE outbox INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+    service.execute(
+        "ALTER TABLE outbox ATTACH PARTITION outbox_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')"
+    )
+    found = service.execute(
+        "SELECT c.relname, array_agg(k.conname::text) FROM pg_class c LEFT JOIN pg_constraint k"
+        " ON k.conrelid = c.oid AND k.contype = 'c' WHERE c.relname ~ '^outbox(_[0-9]{8}|_default)?$' GROUP BY 1"
+    )
+    assert len(found) > 3
+    assert {tuple(names) for _, names in found} == {("outbox_fits",)}
 
 
 async def test_the_largest_payload_is_taken(service: Service) -> None:

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
 import pytest
@@ -729,6 +729,65 @@ def test_an_old_writer_is_named(service: Service, monkeypatch: pytest.MonkeyPatc
         gauge = REGISTRY.get_sample_value("workbot_oldest_writer_seconds", {"relay": service.name})
         assert gauge is not None
         assert gauge >= 0.3
+
+
+@pytest.mark.parametrize("kind", ["prepared transaction", "backend"])
+def test_commit_goes_on_past_whom_nobody_ends_and_the_alarm_names_them(
+    service: Service,
+    infra: Infra,
+    topic: Callable[..., str],
+    relaying: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """An orphaned prepared transaction that holds an event, and an open writer in another database."""
+    monkeypatch.setattr(watchdog, "ALARM_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.1)
+    name = topic()
+    with (
+        holding(service, infra, name, kind) as (holder, database),
+        service.connect() as writer,
+        Follower(infra.kafka_bootstrap, name) as follower,
+        capture_logs() as logs,
+        relaying(),
+    ):
+        for number in range(5):
+            write(writer, name, str(number))
+            follower.see(str(number))
+        # On a cluster that others use too, ours may have to become the oldest first.
+        wait_for(lambda: any(line.get("holder") == holder for line in list(logs)))
+        write(writer, name, "5")
+        follower.see("5")
+    alarm = next(line for line in logs if line.get("holder") == holder)
+    assert (alarm["event"], alarm["log_level"], alarm["database"]) == ("relay.old_writer", "warning", database)
+    assert alarm["age_seconds"] >= 0.2
+    with relaying(), Follower(infra.kafka_bootstrap, name) as follower:
+        last = ["held"] if kind == "prepared transaction" else []
+        follower.take(6 + len(last))
+        assert follower.firsts() == [*map(str, range(6)), *last]
+
+
+@contextmanager
+def holding(service: Service, infra: Infra, topic: str, kind: str) -> Iterator[tuple[str, str]]:
+    """An open transaction that is ended only with the block; what the alarm calls it, and its database."""
+    if kind == "backend":
+        with psycopg.connect(infra.admin_conninfo) as stranger:
+            stranger.execute("SELECT pg_current_xact_id()")
+            yield f"backend {stranger.info.backend_pid}", "postgres"
+            stranger.rollback()
+        return
+    name = f"orphan-{service.name}"
+    with closing(service.connect(autocommit=False)) as doomed:
+        doomed.tpc_begin(doomed.xid(1, name, ""))
+        write(doomed, topic, "held")
+        doomed.tpc_prepare()
+    try:
+        ((gid,),) = service.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+        yield f"prepared transaction {gid}", service.name
+    finally:
+        with service.connect() as resolver:
+            (orphan,) = [xid for xid in resolver.tpc_recover() if xid.database == service.name]
+            resolver.tpc_commit(orphan)
 
 
 def test_order_is_kept_while_writers_race(

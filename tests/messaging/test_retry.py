@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.errors import (
+    Deferred,
     Fenced,
     LostAttempts,
     MessagingError,
@@ -74,6 +75,24 @@ def test_what_is_nobodys_fault_never_uses_an_attempt_up(attempt: int) -> None:
     assert after(Throttled("too many", -3.0), attempt) == Wait(0.0)
     assert after(Throttled("too many", math.nan), attempt) == Wait(0.0)
     assert after(Outage("gone", "database"), attempt) == Pause("database")
+
+
+@given(st.floats(0.001, 1e12), st.integers(1, 3))
+def test_who_is_asked_to_wait_alone_waits_so_long_within_bounds(seconds: float, attempt: int) -> None:
+    decision = after(Deferred("busy", seconds), attempt)
+    assert isinstance(decision, RetryIn)
+    assert min(seconds, JOBS.cap) <= decision.seconds <= min(1.1 * seconds, JOBS.cap)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
+def test_a_wait_that_is_none_is_like_any_other_retry(seconds: float) -> None:
+    decision = after(Deferred("busy", seconds))
+    assert isinstance(decision, RetryIn)
+    assert 0.0 <= decision.seconds <= longest_wait(1, JOBS)
+
+
+def test_who_asks_for_ever_comes_to_an_end() -> None:
+    assert after(Deferred("busy", 5.0), JOBS.attempts) == SetAside(EXHAUSTED, "busy")
 
 
 def test_a_cancelled_run_is_no_failure() -> None:

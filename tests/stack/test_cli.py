@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from messaging.settings import read_secret
+from messaging.settings import given_environment, read_secret
 from stack import control, given, keys, launch, state
 from stack.cli import app
 from stack.endpoints import Endpoints
@@ -14,7 +14,10 @@ from stack.status import ChildStatus, Phase, Status
 from web.tokens import verify
 
 RUNNER = CliRunner()
-COMMANDS = ["up", "down", "status", "logs", "token", "migrate", "schemas register", "topics create"]
+COMMANDS = [
+    *("up", "down", "status", "stop", "start", "logs", "token", "migrate", "erase"),
+    *("schemas register", "schemas asyncapi", "topics create", "events positions", "events replay"),
+]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -24,7 +27,13 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage: workbot" in shown.stdout
 
 
-@pytest.mark.parametrize("command", ["status", "migrate", "schemas register", "topics create"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("status", "migrate", "schemas register", "topics create", "stop documents-api", "start documents-api"),
+        *("events positions", "events replay --consumer notifications --from EARLIEST"),
+    ],
+)
 def test_what_needs_a_running_stack_says_so(tmp_path: Path, command: str) -> None:
     refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path / "none"), *command.split()])
     assert refused.exit_code == 1
@@ -64,6 +73,8 @@ def test_a_stack_that_runs_already_says_what_is_ill_and_that_it_keeps_its_settin
     monkeypatch.setattr(control, "is_running", lambda data_dir: True)
     monkeypatch.setattr(control, "status", lambda data_dir: running)
     monkeypatch.setattr(control, "endpoints", lambda data_dir: _not_running())
+    for name in given_environment():
+        monkeypatch.delenv(name)
     monkeypatch.setenv("WORKBOT_MODEL_URL", "b")
     refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "--detach"])
     assert refused.exit_code == 1

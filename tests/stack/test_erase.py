@@ -1,0 +1,231 @@
+"""`workbot erase` on a whole stack: one sender is gone from every database, whatever Kafka still brings."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
+
+from messaging.settings import read_secret
+from stack import control, keys
+from stack.cli import app
+from stack.deploy import DIRECTORIES
+from stack.layout import Layout
+from tests.fixtures.ports import free_ports
+from tests.fixtures.stack import supervisor
+from web import tokens
+
+WORKBOT = str(Path(sys.executable).with_name("workbot"))
+ANN, BOB = "ann-7f3e9c", "bob-7f3e9c"
+TENANT, OTHER = "tenant-51ab", "other-51ab"
+PEOPLE = ((TENANT, ANN), (TENANT, BOB), (OTHER, ANN))
+TEXT = "Supplier: Acme Ltd\nInvoice number: 7\nDate: 2026-05-04\nTotal: 12.50 EUR\nCurrency: EUR"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A running stack with all services."""
+
+    data_dir: Path
+
+    def workbot(self, *arguments: str, says: str = "") -> "subprocess.CompletedProcess[str]":
+        command = [WORKBOT, "--data-dir", str(self.data_dir), *arguments]
+        return subprocess.run(command, input=says, capture_output=True, text=True, timeout=120, check=False)
+
+    def client(self, tenant: str, sub: str, *roles: str) -> httpx.Client:
+        secret = read_secret(keys.path(Layout(self.data_dir), keys.TOKEN_KEY), "the key")
+        headers = {"Authorization": f"Bearer {tokens.issue(secret, sub, tenant, roles or ['sender'], 3600)}"}
+        origin = control.endpoints(self.data_dir).gateway_api
+        return httpx.Client(base_url=origin, headers=headers, timeout=30, trust_env=False)
+
+    def naming(self, tenant: str, sender: str) -> dict[str, int]:
+        """Rows of any table of any service that have the sender's and the tenant's name in them, as text or as bytes.
+
+        The books of runs are left out: what was on its way on Kafka may write a line there when it ends.
+        """
+        found = {}
+        owner = control.endpoints(self.data_dir).owner
+        for service in DIRECTORIES:
+            password = read_secret(owner.password_file, "the owner's password")
+            with psycopg.connect(make_conninfo(owner.url, dbname=service, password=password)) as conn:
+                tables = conn.execute(
+                    "select relname from pg_class"
+                    " where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')"
+                    " and not relispartition and relname <> 'ledger_attempts'"
+                ).fetchall()
+                for (table,) in tables:
+                    has = [(name, name.encode().hex()) for name in (sender, tenant)]
+                    row = conn.execute(
+                        sql.SQL(
+                            "select count(*) from {} as t where (t::text like %s or t::text like %s)"
+                            " and (t::text like %s or t::text like %s)"
+                        ).format(sql.Identifier(table)),
+                        [f"%{text}%" for pair in has for text in pair],
+                    ).fetchone()
+                    assert row is not None
+                    if row[0]:
+                        found[f"{service}.{table}"] = int(row[0])
+        return found
+
+    def seen(self, tenant: str, sender: str) -> dict[str, int]:
+        """What the APIs show of a sender."""
+        with self.client(tenant, sender) as person, self.client(tenant, "eve", "admin") as admin:
+            totals = admin.get("/api/analytics/events", params={"sender": sender})
+            assert totals.status_code == 200, totals.text
+            letters = admin.get("/api/admin/dead-letters", params={"owner": sender}).json()["items"]
+            team = admin.get("/api/notifications", params={"limit": 200}).json()["items"]
+            return {
+                "documents": len(person.get("/api/documents").json()["items"]),
+                "requests": len(person.get("/api/requests").json()["items"]),
+                "notifications": len(person.get("/api/notifications").json()["items"]),
+                "their team's": sum(sender in item["title"] for item in team),
+                "dead letters": len(letters),
+                "counted": int(totals.json()["total"]),
+            }
+
+
+WHOLE = {
+    "documents": 2,
+    "requests": 1,
+    # That one was approved, and the other failed.
+    "notifications": 2,
+    "their team's": 1,
+    "dead letters": 1,
+    # Two received, one read, one failed, one request.
+    "counted": 5,
+}
+NOTHING = dict.fromkeys(WHOLE, 0)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Whole]:
+    with tempfile.TemporaryDirectory(prefix="workbot-test-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)
+        data_dir = Path(folder) / "stack"
+        with supervisor(data_dir, free_ports(), services=True):
+            control.wait_until_ready(data_dir)
+            whole = Whole(data_dir)
+            for tenant, sender in PEOPLE:
+                hand_in(whole, tenant, sender)
+            for tenant, sender in PEOPLE:
+                until(lambda t=tenant, s=sender: whole.seen(t, s), WHOLE)  # type: ignore[misc]
+            yield whole
+
+
+def hand_in(whole: Whole, tenant: str, sender: str) -> None:
+    with whole.client(tenant, sender) as person:
+        assert person.post("/api/documents", json={"text": TEXT}).status_code == 202
+        broken = {"file": (f"{sender}.pdf", b"%PDF-1.7\nbroken", "application/pdf")}
+        assert person.post("/api/documents", files=broken).status_code == 202
+        asked = {"title": f"A chair for {sender}", "body": "Please.", "team": "it"}
+        assert person.post("/api/requests", json=asked).status_code == 201
+        hook = {"channel": "webhook", "address": f"https://workbot.invalid/{sender}"}
+        assert person.post("/api/notifications/subscriptions", json=hook).status_code == 201
+
+
+def until(found: Callable[[], Any], wanted: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while (now := found()) != wanted:
+        assert time.monotonic() < deadline, now
+        time.sleep(0.1)
+
+
+def files(whole: Whole) -> int:
+    return sum(path.is_file() for path in Layout(whole.data_dir).storage.rglob("*"))
+
+
+def test_looking_and_saying_no_change_nothing(whole: Whole) -> None:
+    before = whole.naming(TENANT, ANN)
+    assert {"documents.documents", "gateway.requests", "gateway.dead_letters"} <= before.keys()
+    assert {"notifications.notifications", "notifications.subscriptions", "documents.outbox"} <= before.keys()
+    shown = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    for line in ("documents documents 2", "documents stored files 2", "gateway requests 1", "gateway dead letters 1"):
+        assert line in lines
+    asked = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, says="n\n")
+    assert asked.returncode == 1
+    assert "Erase all of it for good?" in asked.stdout
+    silent = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN)
+    assert silent.returncode == 1
+    assert whole.naming(TENANT, ANN).items() >= before.items()
+    assert whole.seen(TENANT, ANN) == WHOLE
+    assert files(whole) == 6
+
+
+def test_one_sender_is_gone_and_nobody_else_and_nothing_brings_them_back(whole: Whole) -> None:
+    done = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing of this sender is left in the databases." in done.stdout
+    assert whole.naming(TENANT, ANN) == {}
+    assert whole.seen(TENANT, ANN) == NOTHING
+    assert files(whole) == 4
+    for who in PEOPLE[1:]:
+        assert whole.seen(*who) == WHOLE
+
+    again = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--yes")
+    assert again.returncode == 0, again.stdout + again.stderr
+
+    # Everything that Kafka has of them comes once more; what is new of theirs is theirs again.
+    replayed = whole.workbot(
+        "events", "replay", "--consumer", "notifications", "--from", "EARLIEST", "--while-running"
+    )
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    with whole.client(TENANT, "eve", "admin") as eve:
+
+        def lag() -> int:
+            consumers = eve.get("/api/admin/consumers").json()["consumers"]
+            return sum(one["lag"] for one in consumers if one["consumer"] == "notifications")
+
+        until(lag, 0)
+    assert whole.naming(TENANT, ANN) == {}
+    for who in PEOPLE[1:]:
+        assert whole.seen(*who) == WHOLE
+    hand_in(whole, TENANT, ANN)
+    until(lambda: whole.seen(TENANT, ANN), WHOLE)
+
+
+def test_a_service_that_is_away_is_named_and_the_rest_is_gone(whole: Whole) -> None:
+    owner = control.endpoints(whole.data_dir).owner
+    password = read_secret(owner.password_file, "the owner's password")
+    conninfo = make_conninfo(owner.url, dbname="notifications", password=password)
+    with psycopg.connect(conninfo) as held:
+        held.execute("select from erasures")
+        failed = whole.workbot("erase", "--tenant", TENANT, "--sender", BOB, "--yes")
+    assert failed.returncode == 1
+    assert "notifications: canceling statement due to lock timeout" in failed.stderr
+    assert "run this again" in failed.stderr
+    left = {"notifications": 2, "their team's": 1, "counted": 5}
+    assert whole.seen(TENANT, BOB) == NOTHING | left
+    assert whole.workbot("erase", "--tenant", TENANT, "--sender", BOB, "--yes").returncode == 0
+    assert whole.seen(TENANT, BOB) == NOTHING
+    assert whole.naming(TENANT, BOB) == {}
+
+
+@pytest.mark.parametrize(
+    ("tenant", "sender", "said"),
+    [("a:b", "ann", "no colon"), ("", "ann", "--tenant"), ("acme", "", "--sender"), ("acme", "a\nb", "control")],
+)
+def test_a_name_that_cannot_be_is_refused(tmp_path: Path, tenant: str, sender: str, said: str) -> None:
+    arguments = ["--data-dir", str(tmp_path / "none"), "erase", "--tenant", tenant, "--sender", sender, "--yes"]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+
+
+def test_without_a_stack_it_says_so(tmp_path: Path) -> None:
+    arguments = ["--data-dir", str(tmp_path / "none"), "erase", "--tenant", "acme", "--sender", "ann", "--yes"]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 1
+    assert "No stack is running" in refused.stderr
