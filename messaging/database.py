@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
+from psycopg_pool.pool_async import AddConnection, MaintenanceTask
 
 from messaging.settings import ProcessSettings, read_secret
 
@@ -47,12 +48,22 @@ def make_pool(settings: ProcessSettings, application: str, *, autocommit: bool =
     )
 
 
+RECONNECT_SECONDS = 1.0
+"""Longest pause between two tries to connect."""
+
+
 class _CheckedPool(AsyncConnectionPool[Connection]):
     """Lends no connection that the server has closed, and asks it nothing to know: a farewell waits to be read there.
 
     The pool's own check costs a round trip each time, and after a restart of Postgres it waits seconds between two
-    dead connections.
+    dead connections. It would also try to connect ever more seldom, twice as long each time, and so be of no use for
+    as long again as a server was away.
     """
+
+    async def schedule_task(self, task: MaintenanceTask, delay: float) -> None:
+        if isinstance(task, AddConnection):
+            delay = min(delay, RECONNECT_SECONDS)
+        await super().schedule_task(task, delay)
 
     async def getconn(self, timeout: float | None = None) -> Connection:
         while True:

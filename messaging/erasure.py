@@ -18,7 +18,7 @@ BATCH = 10_000
 """Rows that go in one transaction."""
 
 LOCK_TIMEOUT = "15s"
-"""Longest wait for those who are about to write rows: they wait meanwhile, too."""
+"""Longest wait for those who are about to write rows of the sender."""
 
 Told = Callable[[str, int], None]
 """Called with a kind, and how many more of it are gone for good."""
@@ -97,15 +97,15 @@ async def mark(conn: Connection, owner: Key) -> None:
     """
     async with conn.transaction():
         await conn.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
-        # Whoever has asked `when` holds the table until its rows are committed.
-        await conn.execute("lock table erasures in access exclusive mode")
+        # Whoever has asked `when` shares the lock until its rows are committed. Other senders are not kept waiting.
+        await conn.execute("select pg_advisory_xact_lock(erasure_lock(%s))", [digest(owner)])
         await conn.execute(_MARK, [digest(owner)])
 
 
 async def when(conn: Connection, owners: Iterable[Key]) -> dict[Key, datetime]:
-    """Those of the senders that were erased, and when last. Holds off `mark` until the transaction ends."""
+    """Those of the senders that were erased, and when last. Holds off their `mark` until the transaction ends."""
     by_digest = {digest(owner): owner for owner in owners}
-    cursor = await conn.execute("select owner, erased_at from erasures where owner = any(%s)", [list(by_digest)])
+    cursor = await conn.execute("select owner, erased_at from erased_when(%s)", [list(by_digest)])
     return {by_digest[bytes(row[0])]: row[1] for row in await cursor.fetchall()}
 
 

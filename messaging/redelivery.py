@@ -95,6 +95,8 @@ class Redelivery:
         group = self._subscription.group
         with kafka_errors("list the groups"):
             listed = self._admin.list_consumer_groups(request_timeout=_ANSWER_SECONDS).result(_ANSWER_SECONDS)
+        if listed.errors:
+            raise Outage(f"Kafka does not say of all groups whether they run: {listed.errors[0]}", "kafka")
         states = [listing.state for listing in listed.valid or () if listing.group_id == group]
         return any(state not in _IDLE for state in states)
 

@@ -60,6 +60,9 @@ EVENTS_COUNTED = Counter("workbot_events_counted_total", "Events counted by anal
 EVENTS_REPEATED = Counter(
     "workbot_events_repeated_total", "Events that analytics read again and had counted already", ["consumer"]
 )
+EVENTS_TOO_OLD = Counter(
+    "workbot_events_too_old_total", "Events older than every window that analytics keeps, in no count", ["consumer"]
+)
 EVENTS_EXPIRED = Counter(
     "workbot_events_expired_total", "Events that Kafka's retention deleted before analytics read them", ["topic"]
 )

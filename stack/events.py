@@ -1,6 +1,7 @@
 """`workbot events`: how far each consumer is, and delivering again what one has had."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from stack.endpoints import Endpoints
 from stack.terminal import Chosen, faults, out
 
 EARLIEST = "EARLIEST"
+
+LOOK_SECONDS = 2.0
+"""How often it is looked whether a consumer that must not run has begun to."""
 
 app = typer.Typer(no_args_is_help=True, help="How far consumers are, and delivering events again.")
 
@@ -117,17 +121,30 @@ def replay(
                 _Order(subscription, redelivery, next_generation(highest, now), redelivery.stretches(start))
             )
         for order in orders:
-            _carry_out(order, wanted)
+            _carry_out(order, wanted, guarded=order.subscription.policy.ordered and not while_running)
 
 
-def _carry_out(order: _Order, key: Key | None) -> None:
+def _carry_out(order: _Order, key: Key | None, *, guarded: bool) -> None:
+    """`guarded`: the consumer must not run meanwhile, and may come back by itself if it had only crashed."""
     name = f"{order.subscription.topic}.{order.subscription.consumer}"
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, disable=not out.is_terminal) as bar:
         task = bar.add_task(name, total=order.offsets)
-        copied = order.redelivery.run(
-            order.stretches, key, order.generation, lambda passed, _copied: bar.update(task, completed=passed)
-        )
+        looked_at = time.monotonic()
+
+        def progress(passed: int, copied: int) -> None:
+            nonlocal looked_at
+            bar.update(task, completed=passed)
+            last = passed == order.offsets
+            if guarded and (last or time.monotonic() > looked_at + LOOK_SECONDS):
+                looked_at = time.monotonic()
+                if order.redelivery.running():
+                    raise Misconfigured(
+                        f"{name} began to run meanwhile: {copied:,} old events may come between new ones. Stop it, "
+                        "and say this again for the rest."
+                    )
+
+        copied = order.redelivery.run(order.stretches, key, order.generation, progress)
     whose = "" if key is None else f" of {key}"
     out.print(f"{name}: {copied:,} events{whose} are delivered again.", highlight=False, markup=False)
 

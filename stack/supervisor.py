@@ -132,7 +132,11 @@ class Supervisor:
                     await self._changed.wait_for(lambda: not life.halted)
             await self._enter(life, Phase.WAITING)
             async with self._changed:
-                await self._changed.wait_for(lambda: order.may_start(life.child.name, self._needs, self._fit()))
+                await self._changed.wait_for(
+                    lambda: life.halted or order.may_start(life.child.name, self._needs, self._fit())
+                )
+            if life.halted:
+                continue
             life.asked = False
             life.starts += 1
             began = time.monotonic()

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from schemas import topics
 from services.analytics import parts as analytics
+from services.analytics.settings import AnalyticsSettings
 from services.documents import parts as documents
 from services.documents import upkeep as documents_upkeep
 from services.documents.settings import DocumentsSettings
@@ -69,8 +70,10 @@ def consumers() -> set[str]:
 def timers() -> set[str]:
     documents_settings = DocumentsSettings(database_url="unused", storage_dir=Path("unused"))
     settings = GatewaySettings(database_url="unused")
+    counts = AnalyticsSettings(database_url="unused", tables_dir=Path("unused"))
     others = notifications_upkeep.timers(NotificationsSettings(database_url="unused"))
-    return {*documents_upkeep.timers(documents_settings, cast(Any, None)), *gateway_upkeep.timers(settings), *others}
+    own = {*documents_upkeep.timers(documents_settings, cast(Any, None)), *gateway_upkeep.timers(settings)}
+    return {*own, *others, *analytics.timers(counts)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ judged afresh, which is the caller's to do.
 """
 
 import asyncio
+import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import ip_address
@@ -22,6 +24,12 @@ from web import addresses
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """A host and port to IP addresses in text form; raises OSError."""
+
+LOOKUP_SECONDS = 3.0
+"""Longest wait for a name's addresses, its turn included."""
+THREADS_EACH = 8
+"""Lookups that may be under way for each call. One that nobody waits for any more goes on until the system's resolver
+gives up (10 to 20 s as it comes), while the call that began it has ended and others have followed."""
 
 
 def _split(value: object) -> object:
@@ -42,14 +50,78 @@ AllowList = Annotated[frozenset[str], NoDecode, BeforeValidator(_split), AfterVa
 """For a setting: comma-separated host:port that may be called although private."""
 
 
-async def resolve(host: str, port: int) -> Sequence[str]:
-    """The system's resolver."""
-    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+def system_lookup(host: str, port: int) -> Sequence[str]:
+    """What the system's resolver says. Blocks for as long as that takes, and cannot be called off."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
 
+class Resolver:
+    """The system's resolver for `calls` calls at a time: a name without an answer delays only those who ask for it.
+
+    Each lookup has a thread of its own, THREADS_EACH for each call at the most. The loop's own threads are too few: a
+    handful of names whose servers are silent would hold them all, and with them everybody's calls. Those who ask for
+    a name while it is looked up share the lookup.
+    """
+
+    def __init__(self, calls: int, lookup: Callable[[str, int], Sequence[str]] = system_lookup) -> None:
+        self._lookup = lookup
+        self._room = asyncio.Semaphore(calls * THREADS_EACH)
+        self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Raises OSError, also when it takes longer than LOOKUP_SECONDS."""
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                answer = await self._started(host, port)
+                # Waited for, not awaited: whoever leaves does not take the others' lookup along.
+                await asyncio.wait({answer})
+        except TimeoutError:
+            raise OSError(f"its name was not looked up within {LOOKUP_SECONDS:g} seconds.") from None
+        return answer.result()
+
+    async def _started(self, host: str, port: int) -> asyncio.Future[Sequence[str]]:
+        name = (host, port)
+        if name in self._running:
+            return self._running[name]
+        await self._room.acquire()
+        if name in self._running:
+            self._room.release()
+            return self._running[name]
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def ended(found: Sequence[str], error: Exception | None) -> None:
+            self._room.release()
+            del self._running[name]
+            if error is None:
+                answer.set_result(found)
+            else:
+                answer.set_exception(error)
+                answer.exception()  # perhaps nobody waits for it any more, which is no fault
+
+        def look_up() -> None:
+            found: Sequence[str] = ()
+            error: Exception | None = None
+            try:
+                found = self._lookup(host, port)
+            except Exception as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(ended, found, error)
+
+        try:
+            # A daemon, so that a process that ends does not wait for it.
+            threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        except RuntimeError as error:
+            self._room.release()
+            raise OSError("its name cannot be looked up: there are too many threads.") from error
+        self._running[name] = answer
+        return answer
+
+
 def client(
-    allow: AbstractSet[str], resolve: Resolve = resolve, *, timeout_seconds: float, headers: Mapping[str, str]
+    allow: AbstractSet[str], resolve: Resolve, *, timeout_seconds: float, headers: Mapping[str, str]
 ) -> httpx.AsyncClient:
     """A client for addresses that passed `addresses.parse`; close it at the end. `allow` is as there.
 

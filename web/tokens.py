@@ -22,18 +22,24 @@ ROLES = frozenset({"sender", "reviewer", "viewer", "agent", "admin"})
 STAFF = ROLES - {"sender"}
 
 
+TEAM = "team:"
+"""What a team's name is given where it stands in a person's place, so no person's name may begin with it."""
+
+
 class InvalidToken(Exception):
     """The token proves nothing: forged, expired, or without the claims we need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is asking. `session` names the sign-in, so that it can be ended."""
+    """Who is asking. `session` names the sign-in, so that it can be ended; `expires_at`, in Unix seconds, is when the
+    token ends: what goes on for longer than a call must end then."""
 
     sub: str
     tenant: str
     roles: frozenset[str]
     session: str
+    expires_at: int
 
     @property
     def staff(self) -> bool:
@@ -43,15 +49,15 @@ class Identity:
 
 def issue(secret: str, sub: str, tenant: str, roles: Iterable[str], ttl: float) -> str:
     """A token for `ttl` seconds. Raises ValueError for a name or role that `verify` would refuse."""
-    identity = _identity(sub, tenant, list(roles), secrets.token_urlsafe(12))
     now = int(time.time())
+    identity = _identity(sub, tenant, list(roles), secrets.token_urlsafe(12), now + int(ttl))
     claims: dict[str, Any] = {
         "sub": identity.sub,
         "tenant": identity.tenant,
         "roles": sorted(identity.roles),
         "sid": identity.session,
         "iat": now,
-        "exp": now + int(ttl),
+        "exp": identity.expires_at,
     }
     return jwt.encode(claims, _checked(secret), algorithm=ALGORITHM)
 
@@ -67,7 +73,7 @@ def verify(secret: str, token: str) -> Identity:
     except jwt.InvalidTokenError:
         raise InvalidToken("The token is not one of ours; `workbot token` prints one.") from None
     try:
-        return _identity(claims["sub"], claims.get("tenant"), claims.get("roles"), claims["sid"])
+        return _identity(claims["sub"], claims.get("tenant"), claims.get("roles"), claims["sid"], int(claims["exp"]))
     except ValueError as error:
         raise InvalidToken(f"The token cannot be used: {error}.") from None
 
@@ -97,18 +103,20 @@ def require(identity: Identity, allowed: Iterable[str]) -> None:
         raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="Authorization")
 
 
-def _identity(sub: object, tenant: object, roles: object, session: object) -> Identity:
+def _identity(sub: object, tenant: object, roles: object, session: object, expires_at: int) -> Identity:
     for name, value in (("sub", sub), ("tenant", tenant), ("sid", session)):
         if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= MAX_KEY_PART:
             raise ValueError(f"{name} must be printable characters, 1 to {MAX_KEY_PART} bytes of UTF-8")
     if ":" in str(tenant):
         raise ValueError("tenant must not hold a colon: it ends at the first one in a key")
+    if str(sub).startswith(TEAM):
+        raise ValueError(f"sub must not begin with {TEAM!r}: that is how teams are named")
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles) or not roles:
         raise ValueError("roles must be a list of at least one role")
     unknown = set(roles) - ROLES
     if unknown:
         raise ValueError(f"unknown role {', '.join(sorted(unknown))}; there are {', '.join(sorted(ROLES))}")
-    return Identity(str(sub), str(tenant), frozenset(roles), str(session))
+    return Identity(str(sub), str(tenant), frozenset(roles), str(session), expires_at)
 
 
 def _checked(secret: str) -> str:

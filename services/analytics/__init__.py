@@ -6,7 +6,8 @@ counting      pure: what one event changes, in keys that a crash can do no harm
 engine        the life of the faust app: stand by (lease), recover, count
 app, tables   faust, with what makes it safe; garbled: records its client cannot read
 stream        the agent's loop: tries, dead letters, acknowledgements; record: one event in hand
+letters       dead letters; tidying: buckets past their time go
 erasure       has one sender's counts taken out; erasing: the process that counts does so
-tries, gaps   how often each was begun (in the database); that none was skipped
+tries, gaps   how often each was begun (in the database); that none was skipped; moving: nor committed over
 store         all the SQL
 """

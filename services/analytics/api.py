@@ -30,7 +30,9 @@ POINTS: dict[Window, int] = {"minute": 60, "hour": 48, "day": 30}
 """How many buckets a series has when nobody says since when."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY_PART)]
-Since = Annotated[AwareDatetime | None, Query(alias="from", description="Widened to the beginning of its bucket.")]
+Since = Annotated[
+    AwareDatetime | None, Query(alias="from", description="Widened to the beginning of its bucket; days are UTC's.")
+]
 Until = Annotated[
     AwareDatetime | None, Query(alias="to", description="Widened to the end of its bucket; now if unset.")
 ]
@@ -59,7 +61,8 @@ class BucketView(BaseModel):
 
 
 class ReadingView(BaseModel):
-    """From a document's receipt to the first time it was read, over the days that the answer touches."""
+    """From a document's receipt to the first time it was read, over the days (UTC) that the answer touches. `type`
+    leaves it as it is."""
 
     count: int
     sum_seconds: float
@@ -91,7 +94,7 @@ class PointView(BaseModel):
 
 
 class SeriesView(BaseModel):
-    """Every bucket between the two times, empty ones included."""
+    """Every bucket between the two times, empty ones included. They begin at whole minutes, hours and days of UTC."""
 
     window: Window
     since: datetime = Field(serialization_alias="from")
@@ -206,7 +209,10 @@ def _span(
     end = now if until is None else until.timestamp()
     last = -(-int(end) // size) * size if end == int(end) else bucket(window, end) + size
     if since is not None:
-        return _Span(window, bucket(window, since.timestamp()), last)
+        first = bucket(window, since.timestamp())
+        if first >= last:
+            raise bad_input("from", "empty-span", "Send a time that is not in the future, or a `to` behind it.")
+        return _Span(window, first, last)
     return _Span(window, 0 if default is None else last - default * size, last)
 
 

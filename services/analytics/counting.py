@@ -4,9 +4,10 @@ Every key begins with the topic and partition its records come from, and every v
 counted in it ("o"). So a record that comes again changes nothing, and one member of the group writes a key.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from messaging.errors import NotRetryable
@@ -127,22 +128,31 @@ def bucket_of(took: float) -> int:
     return next((n for n, end in enumerate(READ_WITHIN) if took <= end), len(READ_WITHIN))
 
 
+class Outcome(Enum):
+    """What became of an event: counted now, counted before, or too old for every window."""
+
+    COUNTED = "counted"
+    REPEATED = "repeated"
+    TOO_OLD = "too old"
+
+
 class Tally:
     """The changes of a few records, not written yet. `look` finds the value of a key as it was before them.
 
-    `keep` says which buckets are past their time.
+    `keep` says which buckets are past their time; `homes` names the topic that a retry topic's records come from.
     """
 
-    def __init__(self, look: Look, keep: Keep) -> None:
+    def __init__(self, look: Look, keep: Keep, homes: Mapping[str, str] | None = None) -> None:
         self._look = look
         self._keep = keep
+        self._homes = homes or {}
         self._new: dict[str, Value | None] = {}
         self._progress: dict[str, Value] = {}
 
-    def add(self, place: Place, fact: Fact, now: float) -> bool:
-        """Count one event: all of it, or, when this raises, nothing. False: it had been counted before."""
+    def add(self, place: Place, fact: Fact, now: float) -> Outcome:
+        """Count one event: all of it, or, when this raises, nothing."""
         changed: dict[str, Value | None] = {}
-        fresh = False
+        outcome = Outcome.TOO_OLD
         for window in SECONDS:
             start = bucket(window, fact.at)
             if start + SECONDS[window] + self._keep.seconds(window) < now:
@@ -150,14 +160,17 @@ class Tally:
             key = self._name(place, window, str(start), fact.type, fact.tenant, fact.sender)
             old = self._get(key) or {"n": 0, "o": -1}
             counts = place.offset > old["o"]
-            fresh = fresh or counts
+            if counts:
+                outcome = Outcome.COUNTED
+            elif outcome is Outcome.TOO_OLD:
+                outcome = Outcome.REPEATED
             # Written even if it was counted: a crash may have left it on this disk only.
             changed[key] = {"n": old["n"] + 1, "o": place.offset} if counts else old
-        if fact.document is not None:
+        if fact.document is not None and outcome is not Outcome.TOO_OLD:
             changed |= self._reading(place, fact, fact.document)
         self._new |= changed
         self.settled(place)
-        return fresh
+        return outcome
 
     def settled(self, place: Place) -> None:
         """This record needs no more work, counted or not."""
@@ -171,7 +184,9 @@ class Tally:
         yield from last.items()
 
     def _reading(self, place: Place, fact: Fact, document: str) -> dict[str, Value | None]:
-        waiting = self._name(place, WAITING, document)
+        # Received on the topic and read by way of the retry topic: same key, and so the same partition number.
+        home = place._replace(topic=self._homes.get(place.topic, place.topic))
+        waiting = self._name(home, WAITING, document)
         since = self._get(waiting)
         if fact.began:
             return {waiting: since or {"at": fact.at, "o": place.offset}}

@@ -18,15 +18,17 @@ from faust.types import TP
 from messaging import telemetry
 from messaging.database import Connection
 from messaging.errors import Outage
-from services.analytics import counting, store
+from services.analytics import store
 from services.analytics.app import make_app
 from services.analytics.counting import Keep
 from services.analytics.cube import Cube
 from services.analytics.erasing import Erasing
 from services.analytics.gaps import Gaps
 from services.analytics.lease import Lease
+from services.analytics.moving import move_back
 from services.analytics.stream import Counting
 from services.analytics.tables import Counts, Tables
+from services.analytics.tidying import tidy
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +83,7 @@ class Engine:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._down()
+        await self._counting.pay()
         await self._lease.close()
 
     def healthy(self) -> bool:
@@ -150,10 +153,10 @@ class Engine:
     async def _recovered(self) -> None:
         """The tables are up to date: the cube is made anew of them, before the first event changes both."""
         assert self._table is not None
-        began, cube = time.monotonic(), Cube()
-        async for key, value in self._table.everything():
-            cube.apply(key, None, value)
+        began, cube = time.monotonic(), await made_of(self._table)
         self._cube.become(cube)
+        assert self._app is not None
+        await move_back(self._app, self._topics, self._table.look, self._first)
         self._whole = True
         log.info("analytics.recovered", keys=cube.keys, seconds=round(time.monotonic() - began, 2))
 
@@ -179,7 +182,7 @@ class Engine:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             if self.ready() and self._table is not None:
-                await self._tidy_once(self._table)
+                await tidy(self._table, self._cube, self._keep)
 
     async def _erase(self) -> None:
         """Take out the counts of senders who are erased. Raises LostLease when another process counts."""
@@ -187,17 +190,6 @@ class Engine:
             await asyncio.sleep(ERASE_SECONDS)
             if self.ready() and self._table is not None:
                 await self._erasing.run(self._table)
-
-    async def _tidy_once(self, table: Counts) -> None:
-        now, dropped = time.time(), 0
-        async for key, value in table.everything():
-            if counting.outdated(key, value, now, self._keep) and (before := table.look(key)) is not None:
-                sent = table.write(key, None)
-                self._cube.apply(key, before, None)
-                dropped += 1
-                await sent
-        if dropped:
-            log.info("analytics.tidied", keys=dropped)
 
     async def _first(self, topic: str, partition: int) -> int:
         assert self._app is not None
@@ -212,6 +204,17 @@ class Engine:
         consumer = self._app.consumer
         assert isinstance(consumer, Consumer)
         return consumer._committed_offset.get(TP(topic, partition)) or 0
+
+
+async def made_of(table: Counts) -> Cube:
+    """All counts of a table. Made anew when something was written meanwhile, such as a batch that was in hand when a
+    rebalance began: it would be in this cube or not."""
+    while True:
+        cube, writes = Cube(), table.writes
+        async for key, value in table.everything():
+            cube.apply(key, None, value)
+        if table.writes == writes:
+            return cube
 
 
 class _Patience:

@@ -15,7 +15,7 @@ from services.analytics.tables import Counts
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE = 500
+AT_ONCE = 500
 """Keys whose end on Kafka is awaited together."""
 
 
@@ -63,12 +63,13 @@ class Erasing:
             sent.append(table.write(key, None))
             self._cube.apply(key, before, None)
             keys[name] += 1
-            if len(sent) == _AT_ONCE:
-                await _all(sent)
-        await _all(sent)
+            if len(sent) == AT_ONCE:
+                await on_kafka(sent)
+        await on_kafka(sent)
         return keys
 
 
-async def _all(sent: "list[asyncio.Future[object]]") -> None:
+async def on_kafka(sent: "list[asyncio.Future[object]]") -> None:
+    """Wait until Kafka has these writes, and forget them."""
     await asyncio.gather(*sent)
     sent.clear()

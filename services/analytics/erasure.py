@@ -35,9 +35,9 @@ async def erase(conn: Connection, owner: Key, told: Told) -> dict[str, int]:
     """
     await erasure.mark(conn, owner)
     digest = erasure.digest(owner)
-    await store.ask_to_erase(conn, digest)
+    asked_at = await store.ask_to_erase(conn, digest)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (keys := await store.keys_erased(conn, digest)) is None:
+    while (keys := await store.keys_erased(conn, digest, asked_at)) is None:
         if time.monotonic() > deadline:
             raise Pending(
                 f"analytics: no process has taken the counts out within {PATIENCE_SECONDS:g} s. They go as soon as "

@@ -53,7 +53,13 @@ class Gaps:
         if place.offset > max(first, expected):
             raise JumpedOver(
                 f"{place.topic}/{place.partition} went from {expected - 1} to {place.offset}. If this comes"
-                f" again, the group was moved by hand: move it back to {expected}."
+                f" again, move the group back to {expected}."
             )
         telemetry.EVENTS_EXPIRED.labels(place.topic).inc(place.offset - expected)
         log.error("analytics.expired", topic=place.topic, partition=place.partition, events=place.offset - expected)
+
+
+def resume_at(last: int, committed: int, first: int) -> int:
+    """Where to read on when the last offset settled lies before the committed one: what was committed over is read
+    again, as far as Kafka still has it (`first` on)."""
+    return min(committed, max(last + 1, first))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiokafka.consumer import fetcher
+from aiokafka.record import memory_records
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import _MemoryRecordsPy
 from aiokafka.record.util import decode_varint_py
@@ -18,7 +19,9 @@ MARK = "\ufffd"
 
 
 def install() -> None:
-    """For every client of this process, from now on."""
+    """For every client of this process, from now on. Raises RuntimeError when aiokafka is not as it was in 0.14.0."""
+    if getattr(fetcher, "MemoryRecords", None) not in (memory_records.MemoryRecords, _Records):
+        raise RuntimeError("aiokafka reads records in another way now; see services/analytics/garbled.py.")
     fetcher.MemoryRecords = _Records
 
 

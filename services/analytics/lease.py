@@ -8,7 +8,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from psycopg import AsyncConnection, Error
@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.25
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 5.0
+CLOSE_SECONDS = 2.0
 REGAIN_SECONDS = 20.0
 """How long our own lost connection may still hold the lock: until its server notices, by TCP's keepalive."""
 
@@ -41,6 +42,7 @@ class Lease:
         self._key = zlib.crc32(group.encode()) & 0x7FFFFFFF
         self._connection: Connection | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     async def take(self) -> None:
         """Stand by until the lock is ours, however long; waits out an outage of the database."""
@@ -52,11 +54,19 @@ class Lease:
 
         Raises LostLease when somebody else has the lock by then.
         """
-        # Shielded: a statement under way is ended, not left in doubt, when the stream is cancelled for a rebalance.
-        return await asyncio.shield(asyncio.ensure_future(self._run(work)))
+        # Shielded: a statement under way is ended, not left in doubt, when the stream is cancelled.
+        running = asyncio.ensure_future(self._run(work))
+        self._under_way.add(running)
+        running.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(running)
 
     async def close(self) -> None:
-        """Let go."""
+        """Let go. What is under way may end within CLOSE_SECONDS; during an outage it would not."""
+        if running := set(self._under_way):
+            _, late = await asyncio.wait(running, timeout=CLOSE_SECONDS)
+            for one in late:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         async with self._one_at_a_time:
             await self._drop()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from messaging import admin, migrate, upkeep
-from messaging.database import Pool, conninfo, make_pool
+from messaging.database import Connection, Pool, conninfo, make_pool
 from messaging.producer import ConfirmedProducer
 from messaging.registry import Registry
-from messaging.timers import Timers
+from messaging.timers import Timers, Work
 from schemas import catalog, events, topics
 from services.analytics import store
 from services.analytics.api import router
@@ -78,10 +78,15 @@ async def open_engine(
 
 def start_timers(stack: AsyncExitStack, settings: AnalyticsSettings, pool: Pool) -> Timers:
     """The claimed timers."""
-    timers = Timers(pool, upkeep.timers(settings))
-    stack.push_async_callback(timers.stop)
-    timers.start()
-    return timers
+    running = Timers(pool, timers(settings))
+    stack.push_async_callback(running.stop)
+    running.start()
+    return running
+
+
+def timers(settings: AnalyticsSettings) -> dict[str, tuple[float, Work]]:
+    """Every timer by name: the seconds between two runs, and what a run does."""
+    return {**upkeep.timers(settings), "analytics.forget_erasures": (upkeep.HOUR, _forget_erasures)}
 
 
 def make_api_face(
@@ -103,6 +108,10 @@ def make_api_face(
     types = sorted({type_ for sub in known.subscriptions_of(GROUP) for type_ in known[sub.topic].events})
     face.include_router(router(cube, engine.ready, types, settings.keep(), bearer))
     return face
+
+
+async def _forget_erasures(conn: Connection) -> None:
+    await store.forget_done_erasures(conn, upkeep.DAY)
 
 
 def _answers(pool: Pool) -> Check:

@@ -11,13 +11,16 @@ NOBODY = Key("-", "-")
 
 
 class Record:
-    """`stored_at` is Kafka's time stamp, Unix time in seconds."""
+    """`stored_at` is Kafka's time stamp, Unix time in seconds; `generation` is the group's at the time: what faust
+    read before a rebalance has another than what it reads after it.
+    """
 
-    __slots__ = ("_event", "headers", "key", "place", "raw_headers", "stored_at", "value")
+    __slots__ = ("_event", "generation", "headers", "key", "place", "raw_headers", "stored_at", "value")
 
     def __init__(self, event: Any) -> None:
         message = event.message
         self._event = event
+        self.generation: int = message.generation_id
         self.place = Place(message.topic, message.partition, message.offset)
         self.key: bytes | None = message.key
         self.value: bytes | None = message.value
@@ -32,6 +35,11 @@ class Record:
             return Key.parse(self.key)
         except ValueError:
             return NOBODY
+
+    @property
+    def revoked(self) -> bool:
+        """Whether partitions were assigned anew since: then it is read again, from the committed offset on."""
+        return bool(self.generation != self._event.app.consumer_generation_id)
 
     def ack(self) -> None:
         """It needs no more work: its offset may be committed."""

@@ -73,13 +73,18 @@ async def settle(conn: Connection, places: Sequence[Place]) -> None:
     await conn.execute(_SETTLE, _columns(places), prepare=True)
 
 
-async def ask_to_erase(conn: Connection, owner: bytes) -> None:
-    """This sender's counts are to go."""
-    await conn.execute(
+async def ask_to_erase(conn: Connection, owner: bytes) -> datetime:
+    """This sender's counts are to go; when that was asked for."""
+    cursor = await conn.execute(
         "insert into count_erasures (owner, asked_at) values (%s, clock_timestamp()) on conflict (owner) do update"
-        " set asked_at = excluded.asked_at, done_at = null, keys = null",
+        " set asked_at = excluded.asked_at, done_at = null, keys = null"
+        " returning asked_at",
         [owner],
     )
+    row = await cursor.fetchone()
+    assert row is not None
+    asked_at: datetime = row[0]
+    return asked_at
 
 
 async def asked_to_erase(conn: Connection) -> list[Asked]:
@@ -96,13 +101,22 @@ async def note_erased(conn: Connection, asked: Asked, keys: int) -> None:
     )
 
 
-async def keys_erased(conn: Connection, owner: bytes) -> int | None:
-    """How many keys have gone; None while they have not. Then it is forgotten that it was asked for."""
+async def keys_erased(conn: Connection, owner: bytes, asked_at: datetime) -> int | None:
+    """How many keys have gone since it was asked for; None while they have not."""
     cursor = await conn.execute(
-        "delete from count_erasures where owner = %s and done_at is not null returning keys", [owner]
+        "select keys from count_erasures where owner = %s and done_at >= %s", [owner, asked_at]
     )
     row = await cursor.fetchone()
     return None if row is None else int(row[0])
+
+
+async def forget_done_erasures(conn: Connection, older_than_seconds: float) -> int:
+    """Drop the rows of those whose counts went longer ago than that; how many."""
+    cursor = await conn.execute(
+        "delete from count_erasures where done_at < clock_timestamp() - make_interval(secs => %s)",
+        [older_than_seconds],
+    )
+    return cursor.rowcount
 
 
 async def erased(conn: Connection) -> dict[bytes, float]:

@@ -3,6 +3,8 @@
 The order keeps the promise across a crash at any point: the try is in the database, then the event is counted on this
 disk, its changelog on Kafka is confirmed (or its dead letter is), then the try is settled, then it is acknowledged.
 Repeats are harmless: what was counted holds the offset it was counted at.
+
+Faust goes on with the same loop through a rebalance, and gives what is not acknowledged again after it.
 """
 
 import asyncio
@@ -11,26 +13,27 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import structlog
 
 from messaging import retry, telemetry
 from messaging.breaker import Fuse
 from messaging.codec import Codec
-from messaging.deadletter import FIRST_HOP, Hop, dead_headers
-from messaging.errors import LostAttempts, MessagingError, Outage, Undecodable, UnknownEvent
+from messaging.errors import LostAttempts, MessagingError, Undecodable, UnknownEvent
 from messaging.judge import FUSE
 from messaging.message import TIME, header_text
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
 from messaging.runs import classify
 from services.analytics import counting
-from services.analytics.counting import Fact, Keep, Tally
+from services.analytics.counting import Fact, Keep, Outcome, Place, Tally
 from services.analytics.cube import Cube
 from services.analytics.erasing import Erasing
 from services.analytics.gaps import Gaps
+from services.analytics.letters import Letters
 from services.analytics.record import NOBODY, Record
 from services.analytics.tables import Counts
-from services.analytics.tries import Tries
+from services.analytics.tries import Tries, blameless
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +41,12 @@ BATCH = 200
 """Events settled at once: begun in one statement, and their changelog records awaited together."""
 
 FIRST_PAUSE = 0.25
+PAY_SECONDS = 3.0
+_METERS = {
+    Outcome.COUNTED: telemetry.EVENTS_COUNTED,
+    Outcome.REPEATED: telemetry.EVENTS_REPEATED,
+    Outcome.TOO_OLD: telemetry.EVENTS_TOO_OLD,
+}
 _EXEMPT = (Undecodable, UnknownEvent, LostAttempts)
 
 
@@ -60,12 +69,14 @@ class Counting:
             for subscription in subscriptions
             for topic in (subscription.topic, subscription.retry_topic)
         }
+        self._homes = {sub.retry_topic: sub.topic for sub in subscriptions}
+        self._held: dict[str, str] = {}
         self._fuses = {sub.name: Fuse(sub.dead_letter_share) for sub in subscriptions}
         self._codec = codec
         self._readers = readers
         self._tries = tries
         self._erasing = erasing
-        self._producer = producer
+        self._letters = Letters(tries, producer)
         self._cube = cube
         self._keep = keep
         self._rng = random.Random()  # noqa: S311 - jitter, not a secret
@@ -76,23 +87,43 @@ class Counting:
         self._gaps = gaps
 
     async def run(self, stream: Any) -> None:
-        """Take what the stream gives, for as long as it gives. Faust cancels this at every rebalance and starts it
-        anew; an error ends the app, for a loop that was left with an event open would be committed over.
+        """Take what the stream gives, until it is cancelled. An error ends the app, for a loop that was left with an
+        event open would be committed over.
         """
         self._gaps.reset()
         await self._tries.load()
         await self._erasing.load()
         batch: list[Record] = []
+        generation: int | None = None
         try:
             async for event in stream.noack().events():
-                batch.append(Record(event))
+                record = Record(event)
+                if record.generation != generation:
+                    batch.clear()
+                    self._gaps.reset()
+                    generation = record.generation
+                batch.append(record)
                 if len(batch) >= BATCH or stream.channel.queue.empty():
                     async with self._erasing.turn:
-                        await self._settle(batch)
+                        # What a rebalance has taken away is read again; meanwhile the tables recover.
+                        if not record.revoked:
+                            await self._settle(batch)
                     batch.clear()
-        except asyncio.CancelledError:
-            self._tries.owe([record.place for record in batch])
+        except BaseException as end:
+            if blameless(end):
+                self._tries.owe()
+            else:
+                self._tries.charge()
             raise
+
+    async def pay(self) -> None:
+        """Give back the tries that the end of this process breaks off; no longer than PAY_SECONDS."""
+        self._tries.owe()
+        try:
+            await asyncio.wait_for(self._tries.pay(), PAY_SECONDS)
+        except (TimeoutError, MessagingError, psycopg.Error) as error:
+            # They stay charged: one try each.
+            log.warning("analytics.tries_not_given_back", error=f"{type(error).__name__}: {error}")
 
     async def _settle(self, batch: Sequence[Record]) -> None:
         """All of them, in order. Those that something may have died of go alone, lest their neighbours be charged."""
@@ -102,7 +133,7 @@ class Counting:
         while rest:
             fresh = next((n for n, record in enumerate(rest) if self._tries.suspect(record.place)), len(rest))
             together, rest = rest[: max(1, fresh)], rest[max(1, fresh) :]
-            tally = Tally(self._table.look, self._keep)
+            tally = Tally(self._table.look, self._keep, self._homes)
             if fresh:
                 await self._tries.begin([record.place for record in together])
             elif self._spent(together[0]):
@@ -131,34 +162,45 @@ class Counting:
                 if self._erasing.covers(fact):
                     tally.settled(record.place)
                     return
-                fresh = tally.add(record.place, fact, time.time())
+                outcome = tally.add(record.place, fact, time.time())
             except Exception as fault:
                 error = classify(fault)
             else:
                 self._fuses[sub.name].passed()
-                (telemetry.EVENTS_COUNTED if fresh else telemetry.EVENTS_REPEATED).labels(sub.name).inc()
+                self._release(sub)
+                _METERS[outcome].labels(sub.name).inc()
                 return
             tries = self._tries.of(record.place).tries
             decision = self._decide(record, sub, error, tries)
             match decision:
                 case retry.SetAside(reason=reason, message=message):
-                    await self._set_aside(record, sub, reason, message, tries)
+                    await self._letters.set_aside(record, sub, reason, message, tries)
                     tally.settled(record.place)
+                    if self._held.get(sub.name) != FUSE:
+                        self._release(sub)
                     return
                 case retry.RetryIn(seconds=seconds):
                     telemetry.RETRIES.labels(sub.name, type(error).__name__).inc()
                     await self._tries.note(record.place, retry.EXHAUSTED, retry.describe(error))
                 case retry.Pause(resource=resource, longest=longest):
                     log.warning("analytics.paused", resource=resource, error=str(error))
+                    self._hold(sub, resource)
                     await self._tries.give_back([record.place])
                     seconds, pause = pause, min(longest, pause * 2)
                 case retry.Wait(seconds=seconds) | retry.Later(seconds=seconds):
+                    self._hold(sub, "asked to wait")
                     await self._tries.give_back([record.place])
             await self._write(tally)
-            telemetry.CONSUMER_PAUSED.labels(sub.name).set(not isinstance(decision, retry.RetryIn))
             await asyncio.sleep(seconds)
-            telemetry.CONSUMER_PAUSED.labels(sub.name).set(0)
             await self._tries.begin([record.place])
+
+    def _hold(self, sub: Subscription, resource: str) -> None:
+        self._held[sub.name] = resource
+        telemetry.CONSUMER_PAUSED.labels(sub.name).set(1)
+
+    def _release(self, sub: Subscription) -> None:
+        if self._held.pop(sub.name, None) is not None:
+            telemetry.CONSUMER_PAUSED.labels(sub.name).set(0)
 
     async def _read(self, record: Record) -> Fact:
         if record.owner is NOBODY:
@@ -173,45 +215,34 @@ class Counting:
         if isinstance(decision, retry.SetAside) and not isinstance(error, _EXEMPT):
             fuse, now = self._fuses[sub.name], time.monotonic()
             if fuse.holds(decision.reason, record.owner, str(record.place), now):
+                place = "/".join(map(str, record.place))
+                log.error("fuse.blown", consumer=sub.name, reason=decision.reason, job=place, error=decision.message)
                 return retry.Pause(FUSE)
         return decision
 
     def _spent(self, record: Record) -> bool:
-        return self._tries.of(record.place).tries >= self._of_topic[record.place.topic].backoff.attempts
+        begun, attempts = self._tries.of(record.place), self._of_topic[record.place.topic].backoff.attempts
+        # It was counted, and its process ended before that was settled: once more, for Kafka may not have the counts.
+        again = begun.reason is None and self._was_settled(record.place)
+        return begun.tries >= (2 * attempts if again else attempts)
+
+    def _was_settled(self, place: Place) -> bool:
+        last = self._table.look(counting.progress(place.topic, place.partition))
+        return last is not None and bool(place.offset <= last["o"])
 
     async def _bury(self, record: Record, tally: Tally) -> None:
-        """An event that has had all its tries, the last of them in a process that is no more."""
+        """An event that has had all its tries, the last of them in a process that is no more. One that was counted or
+        set aside before that gets no letter."""
+        if self._was_settled(record.place):
+            tally.settled(record.place)
+            return
         sub = self._of_topic[record.place.topic]
         tries, reason, error = self._tries.of(record.place)
         if reason is None or error is None:
             lost = LostAttempts(f"It was begun {tries} times, and each time its process died.")
             reason, error = lost.reason, str(lost)
-        await self._set_aside(record, sub, reason, error, tries)
+        await self._letters.set_aside(record, sub, reason, error, tries)
         tally.settled(record.place)
-
-    async def _set_aside(self, record: Record, sub: Subscription, reason: str, message: str, tries: int) -> None:
-        """Returns once Kafka has the dead letter, however long it is away."""
-        # Our own headers count only on a retry topic.
-        hop = Hop(record.raw_headers) if record.place.topic == sub.retry_topic else FIRST_HOP
-        headers = dead_headers(
-            record.raw_headers,
-            origin=hop.origin or "/".join(map(str, record.place)),
-            consumer=sub.consumer,
-            reason=reason,
-            error=message,
-            attempts=tries,
-            generation=hop.generation,
-        )
-        await self._tries.note(record.place, reason, message)
-        while True:
-            try:
-                await self._producer.send(sub.dead_letter_topic, record.key, record.value, headers)
-                break
-            except Outage as error:
-                log.warning("analytics.letter_waits", error=str(error))
-            await asyncio.sleep(FIRST_PAUSE)
-        telemetry.DEAD_LETTERS.labels(sub.name, reason).inc()
-        log.info("event.dead", consumer=sub.name, place="/".join(map(str, record.place)), reason=reason, tries=tries)
 
     async def _write(self, tally: Tally) -> None:
         """What was counted goes to this disk and to Kafka; returns when both have it."""

@@ -26,7 +26,9 @@ Recovered = Callable[[], Awaitable[None]]
 
 
 class Counts(faust.Table[str, Value]):
-    """A table whose keys say which partition they belong to (`counting.Name`)."""
+    """A table whose keys say which partition they belong to (`counting.Name`). `writes` counts `write`."""
+
+    writes = 0
 
     def look(self, key: str) -> Value | None:
         """The value of a key on this disk."""
@@ -36,6 +38,7 @@ class Counts(faust.Table[str, Value]):
 
     def write(self, key: str, value: Value | None) -> "asyncio.Future[Any]":
         """Set a key, or remove it (None), on this disk at once; done when the changelog has it on Kafka."""
+        self.writes += 1
         with _at(key) as partition:
             if value is None:
                 self.data.pop(key, None)

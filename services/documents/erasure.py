@@ -24,7 +24,8 @@ async def erase(conn: Connection, storage: Storage, owner: Key, told: Told) -> d
     """Erase it; how much there was, by kind. As the tables' owner, on a connection that is in no transaction.
 
     The rows first: a file that is left by a crash belongs to no document, and the timer for orphans removes it. A
-    reading that is under way finds its document gone and writes nothing. Raises OSError when a file cannot go.
+    reading that is under way finds its document gone and writes nothing. Raises OSError when files cannot go: as many
+    as can are gone then, and the orphans' timer tries the others again.
     """
     await erasure.mark(conn, owner)
     gone = {DOCUMENTS: 0, FILES: 0}
@@ -33,10 +34,17 @@ async def erase(conn: Connection, storage: Storage, owner: Key, told: Told) -> d
             keys = await store.erase(conn, owner, _BATCH)
         gone[DOCUMENTS] += len(keys)
         told(DOCUMENTS, len(keys))
+        left: list[OSError] = []
         for key in keys:
             if key is not None:
-                await storage.remove(key)
+                try:
+                    await storage.remove(key)
+                except OSError as fault:
+                    left.append(fault)
+                    continue
                 gone[FILES] += 1
                 told(FILES, 1)
+        if left:
+            raise left[0]
         if len(keys) < _BATCH:
             return gone | await erasure.erase(conn, erasure.OURS, owner, told)

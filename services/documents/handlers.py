@@ -1,7 +1,7 @@
 """The jobs of the documents service: reading one document."""
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,9 @@ from services.documents.records import Stored
 from services.documents.sources import Sources
 
 SOURCE = "documents"
+
+ERASING = timedelta(hours=1)
+"""How long after a sender's mark their documents may still be going. One that is missing later is missing."""
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +100,8 @@ class ReadDocument:
         known = await store.get(conn, job.key.tenant, document_id)
         if known is not None and known.sender == job.key.sender:
             return
-        if known is None and await erasure.when(conn, [job.key]):
+        erased_at = (await erasure.when(conn, [job.key])).get(job.key)
+        if known is None and erased_at is not None and erasure.before(erased_at + ERASING, job.headers):
             log.info("document.erased", document=str(document_id))
             return
         raise NotRetryable("There is no such document of this sender.", "unknown_document")

@@ -8,7 +8,7 @@ import psycopg
 
 from messaging.codec import Codec
 from messaging.database import Pool, is_outage
-from messaging.errors import OutboxFull
+from messaging.errors import Outage, OutboxFull
 from messaging.message import Envelope, Key, new_id
 from schemas.events import DocumentReadingRequested, DocumentReceived
 from services.documents import content, store, submissions, uploads
@@ -114,6 +114,11 @@ class Intake:
             # bytes go. What is left over for good, a timer removes.
             named = True
             outcome = await self._accept(submission)
+            if outcome is Outcome.REPEATED:
+                earlier = await self._earlier(submission)
+                if earlier is None:
+                    # The one in the way was erased before it was read: the place is free.
+                    outcome = await self._accept(submission)
             if outcome is not Outcome.ACCEPTED:
                 named = False
         except OutboxFull:
@@ -127,11 +132,13 @@ class Intake:
                 await incoming.discard()
         if outcome is Outcome.LIMIT_REACHED:
             raise submissions.too_many_waiting(self._settings.sender_limit)
-        if outcome is Outcome.REPEATED:
+        if outcome is Outcome.ACCEPTED:
+            return Receipt(submission.id, repeated=False)
+        if earlier is None:
             earlier = await self._earlier(submission)
-            assert earlier is not None
-            return _repeat(earlier, submission)
-        return Receipt(submission.id, repeated=False)
+        if earlier is None:
+            raise Outage("Documents of this sender are being erased.", "documents")
+        return _repeat(earlier, submission)
 
     async def _earlier(self, submission: Submission) -> Earlier | None:
         key = submission.idempotency_key

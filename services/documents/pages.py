@@ -14,7 +14,7 @@ import httpx
 from messaging.errors import NotRetryable, Retryable
 from services.documents import content
 from web import addresses, outbound
-from web.outbound import Resolve, resolve
+from web.outbound import Resolve
 
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,7 +46,7 @@ class Pages:
         allow: AbstractSet[str] = frozenset(),
         max_bytes: int,
         timeout_seconds: float,
-        resolve: Resolve = resolve,
+        resolve: Resolve,
     ) -> None:
         self._allow = allow
         self._max_bytes = max_bytes

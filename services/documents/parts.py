@@ -32,6 +32,7 @@ from services.documents.storage import LocalStorage
 from web import queues
 from web.bodies import pace
 from web.faces import make_face
+from web.outbound import Resolver
 from web.probes import Check
 from web.tokens import Bearer
 
@@ -113,6 +114,7 @@ async def make_consumer(stack: AsyncExitStack, settings: DocumentsSettings, base
         allow=settings.fetch_allow,
         max_bytes=settings.max_document_bytes,
         timeout_seconds=settings.fetch_timeout_seconds,
+        resolve=Resolver(settings.reader_total),
     )
     stack.push_async_callback(pages.aclose)
     provider = _provider(settings, extraction)

@@ -47,7 +47,7 @@ class Storage(Protocol):
         ...
 
     async def remove(self, key: str) -> None:
-        """Remove a kept file, if there is one."""
+        """Remove a kept file, if there is one. Raises OSError when it cannot go."""
         ...
 
     async def older_than(self, seconds: float) -> list[str]:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import httpcore
 import structlog
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from messaging.telemetry import current_traceparent
 from services.gateway.upstream import Upstream
+from web import sse
 from web.problems import BUSY_RETRY_SECONDS, Problem, not_found
 from web.tokens import Bearer
 
@@ -50,7 +52,7 @@ class Forwarding:
 
     Problems of its own: 401; 404 for a path with dots to climb; 503 while the service is away or when it breaks off;
     504 when it is silent for `silence_seconds`. How slowly a client may send is the face's business (`web.bodies`).
-    A client that leaves takes the call with it.
+    A client that leaves takes the call with it, and so does one that leaves its answer unread for `silence_seconds`.
     """
 
     def __init__(self, name: str, upstream: Upstream, bearer: Bearer, silence_seconds: float) -> None:
@@ -58,6 +60,18 @@ class Forwarding:
         self._upstream = upstream
         self._bearer = bearer
         self._silence = silence_seconds
+        self._streams: set[asyncio.Timeout] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """End the event streams that pass, and those that still come, where they are.
+
+        They have no end of their own that stopping could wait for, and their clients come back by themselves. Every
+        other answer is left to come to its end.
+        """
+        self._closed = True
+        for stream in self._streams:
+            stream.reschedule(0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._bearer(Request(scope))
@@ -86,17 +100,48 @@ class Forwarding:
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             raise self._problem(error) from error
         try:
-            returned = answer_headers(answer.headers, self._upstream.origin.encode())
-            await send({"type": "http.response.start", "status": answer.status, "headers": returned})
-            async for piece in answer.aiter_stream():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            try:
+                await self._pass_back(answer, send)
+            finally:
+                await answer.aclose()
+            await self._give(send, {"type": "http.response.body", "body": b""})
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             # The status is sent: breaking off is the only way left to say it.
             log.warning("answer.broke_off", service=self._name, error=repr(error))
+        except _Stalled:
+            log.info("client.stalled", service=self._name)
+
+    async def _pass_back(self, answer: httpcore.Response, send: Send) -> None:
+        """All but the end of it. Raises _Stalled, and what httpcore raises."""
+        returned = answer_headers(answer.headers, self._upstream.origin.encode())
+        await self._give(send, {"type": "http.response.start", "status": answer.status, "headers": returned})
+        async with self._until_closed(endless=_is_event_stream(returned)):
+            async for piece in answer.aiter_stream():
+                await self._give(send, {"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _give(self, send: Send, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._silence):
+                await send(message)
+        except TimeoutError:
+            raise _Stalled from None
+
+    @asynccontextmanager
+    async def _until_closed(self, *, endless: bool) -> AsyncIterator[None]:
+        """Left early, in order, when we close: if what passes is without end."""
+        if not endless:
+            yield
             return
-        finally:
-            await answer.aclose()
-        await send({"type": "http.response.body", "body": b""})
+        try:
+            async with asyncio.timeout(0 if self._closed else None) as stream:
+                self._streams.add(stream)
+                try:
+                    yield
+                finally:
+                    self._streams.discard(stream)
+        except TimeoutError:
+            if not stream.expired():
+                raise
 
     def _problem(self, error: Exception) -> Problem:
         log.warning("forwarding.failed", service=self._name, error=repr(error))
@@ -117,6 +162,10 @@ class Forwarding:
             "the same Idempotency-Key."
         )
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "service-broke-off", detail, headers=retry)
+
+
+class _Stalled(Exception):
+    """The client does not take what is sent to it."""
 
 
 class _Body:
@@ -169,6 +218,11 @@ def answer_headers(sent: Headers, origin: bytes) -> Headers:
         for name, value in lower
         if name not in _NOT_RETURNED and name not in named
     ]
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return any(kind.partition(b";")[0].strip().lower() == sse.MEDIA_TYPE.encode() for kind in kinds)
 
 
 def _named_by_connection(headers: Headers) -> set[bytes]:

@@ -14,11 +14,13 @@ async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
     pool = await parts.open_pool(stack, settings, "gateway-api", autocommit=True)
     codec = await parts.make_codec(stack, settings)
     bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
-    upstreams = parts.open_upstreams(stack, settings)
+    forwardings = parts.make_forwardings(settings, bearer, parts.open_upstreams(stack, settings))
     lag = parts.open_lag(stack, settings)
     workers = parts.open_workers(stack, settings)
-    face = parts.make_api_face(settings, pool, bearer, codec, upstreams, lag, workers)
+    face = parts.make_api_face(settings, pool, bearer, codec, forwardings, lag, workers)
     await stack.enter_async_context(process.serve(face, settings))
+    for forwarding in forwardings.values():
+        stack.callback(forwarding.close)
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:

@@ -97,12 +97,20 @@ def open_workers(stack: AsyncExitStack, settings: GatewaySettings) -> Workers:
     return known
 
 
+def make_forwardings(
+    settings: GatewaySettings, bearer: Bearer, upstreams: Mapping[str, Upstream]
+) -> dict[str, Forwarding]:
+    """The endpoint of each service behind us. Close them before the face is left."""
+    patience = settings.upstream_timeout_seconds
+    return {name: Forwarding(name, upstream, bearer, patience) for name, upstream in upstreams.items()}
+
+
 def make_api_face(
     settings: GatewaySettings,
     pool: Pool,
     bearer: Bearer,
     codec: Codec,
-    upstreams: Mapping[str, Upstream],
+    forwardings: Mapping[str, Forwarding],
     lag: Lag,
     known: Workers,
 ) -> FastAPI:
@@ -115,9 +123,8 @@ def make_api_face(
     face.include_router(consumers.router(bearer, consumers.Consumers(lag, listed)))
     face.include_router(workers.router(bearer, known))
     for name, paths in FORWARDED.items():
-        forwarding = Forwarding(name, upstreams[name], bearer, settings.upstream_timeout_seconds)
         for path in paths:
-            face.router.routes.append(Route(path, forwarding))
+            face.router.routes.append(Route(path, forwardings[name]))
     return face
 
 

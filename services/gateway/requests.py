@@ -7,6 +7,7 @@ from uuid import UUID
 
 from messaging.codec import Codec
 from messaging.database import Connection
+from messaging.errors import Outage
 from messaging.message import Key, new_id
 from schemas.events import RequestCreated
 from services.gateway.records import Channel, Earlier, NewRequest
@@ -21,6 +22,8 @@ MAX_TEAM = 100
 MAX_TEAM_BYTES = 190
 """Of UTF-8: a team's notifications travel under the key `<tenant>:team:<team>`, and a part of a key has 200 bytes."""
 
+_TRIES = 2
+"""The one that is in the way may be erased before it is read; then the place is free."""
 _LAYOUT = frozenset("\t\n\r")
 """Control characters that a text of several lines may hold."""
 _BREAKS = ("Zl", "Zp")
@@ -70,8 +73,8 @@ async def create_request(
 ) -> Receipt:
     """File a request with its event `request.created`, in one statement of the connection's transaction.
 
-    Never commits. `codec` was prepared to write RequestCreated. Raises OutboxFull, and a 422 problem when the sender
-    used the key for another ask before.
+    Never commits. `codec` was prepared to write RequestCreated. Raises OutboxFull, a 422 problem when the sender
+    used the key for another ask before, and Outage when those with the key are erased as fast as they come.
     """
     if idempotency_key is not None:
         # Asked first: a repeat is answered also while the outbox is full.
@@ -99,13 +102,15 @@ async def create_request(
         channel=channel,
     )
     envelope = codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose)
-    if await store.file(conn, request, envelope):
-        return Receipt(request.id, repeated=False)
-    # Another with the same key came in between; the statement has waited for its end.
-    assert idempotency_key is not None
-    earlier = await store.earlier(conn, *whose, idempotency_key)
-    assert earlier is not None
-    return _repeat(earlier, ask)
+    for _ in range(_TRIES):
+        if await store.file(conn, request, envelope):
+            return Receipt(request.id, repeated=False)
+        # Another with the same key came in between; the statement has waited for its end.
+        assert idempotency_key is not None
+        earlier = await store.earlier(conn, *whose, idempotency_key)
+        if earlier is not None:
+            return _repeat(earlier, ask)
+    raise Outage("Requests of this sender are being erased.", "requests")
 
 
 def _repeat(earlier: Earlier, ask: Ask) -> Receipt:

@@ -27,7 +27,8 @@ class GatewaySettings(RetentionSettings):
         30.0,
         gt=0,
         description="Longest silence of a service behind us before it answers, and within its answer: twice what is "
-        "between two signs of life of an event stream (15 s).",
+        "between two signs of life of an event stream (15 s). Longest time, too, that a client may leave an answer "
+        "unread.",
     )
     operator_tenant: str | None = Field(
         None, min_length=1, description="Tenant whose admins see dead letters that no tenant owns; unset: nobody."

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Dropped(Exception):
-    """The follower fell behind."""
+    """The follower fell behind, or what it missed cannot be read now."""
 
 
 class TooMany(Exception):
@@ -72,10 +72,17 @@ class Follower:
         self._something.set()
 
     async def past(self) -> AsyncIterator[Entry]:
-        """What was missed: above the cursor, up to where it was registered. Read as fast as it is taken."""
+        """What was missed: above the cursor, up to where it was registered. Read as fast as it is taken.
+
+        Raises Dropped when it cannot be read.
+        """
         while self.after < self._head and self._end is None:
-            async with self._pool.connection() as conn:
-                entries = await inbox.missed(conn, self.sight, self.after, self._head, PAGE)
+            try:
+                async with self._pool.connection() as conn:
+                    entries = await inbox.missed(conn, self.sight, self.after, self._head, PAGE)
+            except psycopg.Error as error:
+                log.warning("feed.past_not_read", error=str(error))
+                raise Dropped from error
             for entry in entries:
                 yield entry
                 self.after = entry.seq

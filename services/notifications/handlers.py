@@ -26,8 +26,13 @@ from services.notifications.channels import RECEIVER_GONE, Channels
 from services.notifications.records import Order
 from services.notifications.store import inbox, outgoing
 from services.notifications.store.outgoing import Queued
+from services.notifications.turns import Turns
 
 SOURCE = "notifications"
+
+AT_ONCE = 2
+"""Transactions that tell one tenant something, in this process. They commit one after the other in any case, and
+while they wait for it they must not hold everybody's connections."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,13 +50,14 @@ class Tell:
     def __init__(self, codec: Codec, ring: Ring) -> None:
         self._codec = codec
         self._ring = ring
+        self._turns = Turns(AT_ONCE)
 
     async def run(self, job: Job) -> None:
         """Tell everybody whom it concerns; nobody, when it happened before its sender was erased. Raises NotRetryable
         for an event that says what we have no words for.
         """
         said = notices.notices(job.event)
-        async with job.transaction() as conn:
+        async with self._turns.turn(job.key.tenant), job.transaction() as conn:
             erased_at = (await erasure.when(conn, [job.key])).get(job.key)
             if erased_at is not None and erasure.before(erased_at, job.headers):
                 log.info("event.erased", event_id=job.id)
@@ -104,15 +110,17 @@ class Deliver:
             delivery = _delivery_id(job)
         except NotRetryable:
             return
-        await outgoing.end(conn, job.key.tenant, delivery, "failed", describe(error))
+        # The subscription before its delivery, as whoever unsubscribes locks them: no deadlock.
         if isinstance(error, NotRetryable) and error.reason == RECEIVER_GONE:
             await outgoing.disable(conn, delivery)
+        await outgoing.end(conn, job.key.tenant, delivery, "failed", describe(error))
 
     async def _note(self, conn: Connection, order: Order) -> None:
         if order.wanted:
             await outgoing.end(conn, order.tenant, order.id, "delivered")
         else:
-            await outgoing.end(conn, order.tenant, order.id, "failed", "Its subscription was removed before.")
+            why = f"Its subscription was {order.unwanted} before."
+            await outgoing.end(conn, order.tenant, order.id, "failed", why)
 
 
 def _delivery_id(job: Job) -> UUID:

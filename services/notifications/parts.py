@@ -37,6 +37,7 @@ from services.notifications.store import inbox as inbox_store
 from web import queues
 from web.bodies import pace
 from web.faces import make_face
+from web.outbound import Resolver
 from web.probes import Check
 from web.tokens import Bearer
 
@@ -187,6 +188,7 @@ def _channels(settings: NotificationsSettings, at_once: int) -> Channels:
             public_url=settings.public_url,
             allow=settings.webhook_allow,
             timeout_seconds=settings.webhook_timeout_seconds,
+            resolve=Resolver(at_once),
         )
     }
     if settings.smtp_host is not None and settings.smtp_from is not None:

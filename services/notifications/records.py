@@ -1,6 +1,6 @@
 """The shapes of what is kept: notifications, subscriptions, deliveries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -91,14 +91,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A delivery that is being carried out, with all it says. `wanted`: its subscription still exists."""
+    """A delivery that is being carried out, with all it says. `unwanted`: what became of its subscription since."""
 
     id: UUID
     tenant: str
     channel: Channel
     address: str
-    secret: str | None
-    wanted: bool
+    secret: str | None = field(repr=False)
+    unwanted: Literal["removed", "disabled"] | None
     notification: UUID
     event_id: str
     kind: str
@@ -106,3 +106,8 @@ class Order:
     body: str
     href: str
     created_at: datetime
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its subscription is there and in use."""
+        return self.unwanted is None

@@ -112,8 +112,11 @@ class Place:
 
     def rewind(self) -> None:
         """Move the group back to the beginning, once nobody is in it."""
+        self.move([TopicPartition(t, n, 0) for t in (self.documents, self.requests) for n in range(PARTITIONS)])
+
+    def move(self, places: list[TopicPartition]) -> None:
+        """Move the group by hand, once nobody is in it."""
         client = AdminClient({"bootstrap.servers": self.infra.kafka_bootstrap})
-        places = [TopicPartition(t, n, 0) for t in (self.documents, self.requests) for n in range(PARTITIONS)]
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
             answer = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group, places)])[
@@ -226,11 +229,14 @@ Start = Callable[..., "contextlib.AbstractContextManager[Counter]"]
 def start(infra: Infra, home: Home, place: Place, tmp_path: Path) -> Start:
     """`with start(tables=folder, **settings) as counter`: the process, once it counts unless `wait=False`.
 
-    Drained at the end unless it was killed; its log is among the test's files.
+    Drained at the end unless it was killed, or is to end of a fault of its own (`faulty`); its log is among the
+    test's files.
     """
 
     @contextlib.contextmanager
-    def starting(*, tables: Path = tmp_path / "tables", wait: bool = True, **settings: object) -> Iterator[Counter]:
+    def starting(
+        *, tables: Path = tmp_path / "tables", wait: bool = True, faulty: bool = False, **settings: object
+    ) -> Iterator[Counter]:
         folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         folder.mkdir()
         (folder / "token.key").write_text(SECRET)
@@ -265,8 +271,9 @@ def start(infra: Infra, home: Home, place: Place, tmp_path: Path) -> Start:
                     process.kill()
                     process.wait()
                     raise
-        assert process.returncode in (0, -signal.SIGKILL), counter.log.read_text()[-6000:]
-        assert "process.fault" not in counter.log.read_text()
+        said = counter.log.read_text()
+        assert faulty or process.returncode in (0, -signal.SIGKILL), said[-6000:]
+        assert ("process.fault" in said) is faulty, said[-6000:]
 
     return starting
 

@@ -9,7 +9,7 @@ import pytest
 
 from messaging.errors import NotRetryable
 from services.analytics import counting
-from services.analytics.counting import Fact, Keep, Name, Place, Tally, Value
+from services.analytics.counting import Fact, Keep, Name, Outcome, Place, Tally, Value
 from services.analytics.cube import Cube
 from tests.analytics.conftest import read, received, request
 
@@ -37,10 +37,10 @@ class Disk(dict[str, Value]):
                 self[key] = value
 
     def add(self, offset: int, fact: Fact, now: float = NOW, topic: str = "t") -> bool:
-        tally = Tally(self.get, KEEP)
-        fresh = tally.add(Place(topic, 0, offset), fact, now)
+        tally = Tally(self.get, KEEP, {"t.analytics.retry": "t"})
+        outcome = tally.add(Place(topic, 0, offset), fact, now)
         self.write(tally)
-        return fresh
+        return outcome is Outcome.COUNTED
 
     def total(self, tenant: str = "acme", window: counting.Window = "day") -> int:
         return sum(self.cube.events(tenant, window, 0, 2**40, type_=None, sender=None).values())
@@ -101,7 +101,7 @@ def test_what_was_counted_is_written_again_for_kafka_may_not_have_it() -> None:
     disk = Disk()
     disk.add(7, counted())
     tally = Tally(disk.get, KEEP)
-    assert not tally.add(Place("t", 0, 7), counted(), NOW)
+    assert tally.add(Place("t", 0, 7), counted(), NOW) is Outcome.REPEATED
     assert dict(tally.take()) == dict(disk)
 
 
@@ -124,6 +124,33 @@ def test_times_to_read_fall_into_their_buckets() -> None:
     assert (found.count, found.seconds) == (4, 100_003.0)
     assert (found.within[0], found.within[1], found.within[-1], sum(found.within)) == (2, 1, 1, 4)
     assert disk.cube.reading("acme", 0, 2**40, sender="bob").count == 0
+
+
+def test_what_comes_by_way_of_the_retry_topic_has_its_time_to_read() -> None:
+    """Its reading began on the topic; and the other way round."""
+    disk = Disk()
+    retry = "t.analytics.retry"
+    disk.add(0, counted(NOW, document="d", began=True))
+    disk.add(0, counted(NOW + 4, document="d"), topic=retry)
+    disk.add(1, counted(NOW, document="e", began=True), topic=retry)
+    disk.add(1, counted(NOW + 6, document="e"))
+    found = disk.cube.reading("acme", 0, 2**40, sender="ann")
+    assert (found.count, found.seconds) == (2, 10.0)
+    assert not [key for key in disk if Name.parse(key).rest[0] == counting.WAITING]
+
+
+def test_what_is_older_than_every_window_is_in_no_count_and_told_apart() -> None:
+    disk = Disk()
+    tally = Tally(disk.get, KEEP)
+    old = NOW - 802 * DAY
+    assert tally.add(Place("t", 0, 0), counted(old, document="d", began=True), NOW) is Outcome.TOO_OLD
+    assert tally.add(Place("t", 0, 1), counted(old, document="d"), NOW) is Outcome.TOO_OLD
+    assert dict(tally.take()) == {counting.progress("t", 0): {"o": 1}}
+    # In the day's count only, and then again.
+    assert [tally.add(Place("t", 0, 2), counted(NOW - 99 * DAY), NOW) for _ in range(2)] == [
+        Outcome.COUNTED,
+        Outcome.REPEATED,
+    ]
 
 
 def test_buckets_past_their_time_go_and_do_not_come_back() -> None:

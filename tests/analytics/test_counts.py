@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from confluent_kafka import TopicPartition
+
 from messaging.lag import Lag
 from services.gateway.api.consumers import Consumers, ConsumerView
 from tests.analytics.conftest import Place, Start, read, received, request, until
@@ -47,6 +49,22 @@ def test_restarts_and_replays_change_nothing(place: Place, start: Start, tmp_pat
         assert {part.topic for part in each.partitions} == {topic, f"{topic}.analytics.retry"}
         assert sum(part.position or 0 for part in each.partitions) == events
         assert each.lag == 0
+
+
+def test_what_was_committed_over_is_read_again(place: Place, start: Start) -> None:
+    """The group stands two events ahead of what was counted."""
+    place.send([request(1), request(2)])
+    with start() as counter:
+        until(lambda: counter.total() == 2 and place.committed() == 2, counter)
+    (partition,) = {record.partition() for record in place.read_all(place.requests)}
+    assert partition is not None
+    place.send([request(3), request(4), request(5)])
+    place.move([TopicPartition(place.requests, partition, 4)])
+    with start() as counter:
+        until(lambda: counter.total() == 5, counter)
+        assert "analytics.moved_back" in counter.log.read_text()
+        until(lambda: place.committed() == 5, counter)
+        assert counter.repeats() == 0
 
 
 async def positions(place: Place) -> list[ConsumerView]:

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from messaging import migrate
 from messaging.message import Key
-from services.analytics import counting, erasure
+from services.analytics import counting, erasing, erasure, store
 from services.analytics.counting import Name
 from tests.analytics.conftest import Counter, Place, Start, read, received, request, until
 from tests.fixtures.processes import Home
@@ -87,8 +87,23 @@ def test_who_asks_while_nobody_counts_is_told_so_and_it_is_done_later(
     with start() as counter:
         until(lambda: counter.total() == 1, counter)
         assert senders(counter) == {"bob": 1}
-    # What was done meanwhile is found.
+    # It is remembered until the timer comes, whoever asked; and without a name.
+    ((asked_at, keys),) = home.rows("select asked_at, keys from count_erasures where done_at >= asked_at")
+    assert keys == 3
     assert "ann" not in str(home.rows("select * from count_erasures"))
+
+    async def look_and_forget() -> None:
+        assert isinstance(asked_at, datetime)
+        async with await psycopg.AsyncConnection.connect(home.conninfo, autocommit=True) as conn:
+            for _ in range(2):
+                assert await store.keys_erased(conn, erasing.digest(ANN), asked_at) == 3
+            later = datetime.now(UTC) + timedelta(hours=1)
+            assert await store.keys_erased(conn, erasing.digest(ANN), later) is None
+            assert await store.forget_done_erasures(conn, 3600) == 0
+            assert await store.forget_done_erasures(conn, 0) == 1
+
+    asyncio.run(look_and_forget())
+    assert home.rows("select * from count_erasures") == []
 
 
 def test_it_goes_on_counting_meanwhile(place: Place, start: Start, home: Home) -> None:

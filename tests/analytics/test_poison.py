@@ -1,6 +1,7 @@
 """Events that cannot be counted, and servers that are away: nothing stops the stream for good, nothing is lost."""
 
 import time
+from typing import Any
 
 from messaging.deadletter import Death, original_headers, sent_back_headers
 from messaging.message import headers_to_dict
@@ -49,8 +50,24 @@ def test_what_cannot_be_counted_dies_and_later_events_are_counted(place: Place, 
         until(lambda: counter.total() == 4, counter)
 
 
+def test_the_event_behind_a_poison_event_waits_for_its_tries_only(place: Place, start: Start) -> None:
+    """Compared with an event that nothing is in front of; three tries are two pauses of half a second at most."""
+
+    def took(total: int, *events: Any) -> float:
+        place.send(events)
+        return until(lambda: counter.total() == total, counter)
+
+    with start() as counter:
+        took(1, read(1))
+        control = sorted(took(2 + n, read(2 + n)) for n in range(5))[2]
+        behind = sorted(took(7 + n, read(20 + n, sender="poison"), read(30 + n)) for n in range(3))[1]
+        until(lambda: len(place.read_all(place.dead)) == 3, counter)
+        print(f"{1000 * control:.0f} ms alone, {1000 * behind:.0f} ms behind a poison event")
+        assert behind < 1.0 + 10 * max(control, 0.1)
+
+
 def test_tries_outlive_the_process(place: Place, start: Start, home: Home) -> None:
-    """The event raises half a second after it was begun: the kill comes while its second try is under way."""
+    """The kill comes while its second try is under way, which takes longer than any test waits."""
     with start() as counter:
         place.send([read(1, sender="slowpoison")])
         until(lambda: home.rows("select tries from event_tries") == [(2,)], counter)

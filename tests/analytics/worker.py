@@ -13,16 +13,19 @@ from typing import Any
 
 from messaging import process
 from schemas import topics
-from services.analytics import app, counting, engine, main, parts
+from services.analytics import app, counting, engine, lease, main, parts
 
 _fact = counting.fact
+_slow: list[str] = []
 
 
 def fact(event: Any, at: float) -> counting.Fact:
     if event.sender.startswith("poison"):
         raise RuntimeError("told to fail")
     if event.sender.startswith("slowpoison"):
-        time.sleep(0.5)
+        # The second one is ended by the test.
+        time.sleep(60 if _slow else 0.5)
+        _slow.append(event.sender)
         raise RuntimeError("told to fail slowly")
     if event.sender.startswith("killer"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -33,6 +36,7 @@ if __name__ == "__main__":
     file, parts.GROUP = Path(sys.argv[2]), sys.argv[3]
     del sys.argv[2:]
     counting.fact, engine.TIDY_SECONDS = fact, 0.5
+    lease.REGAIN_SECONDS = 2.0
     app.SESSION_SECONDS = 6.0  # the least that brokers take: a replay waits for its end
     listed = topics.load(file)
     topics.load = lambda path=file: listed

@@ -27,6 +27,7 @@ from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
 from tests.documents.conftest import Face
 from tests.fixtures.processes import Home
+from web.outbound import Resolver
 
 NOTHING = {
     "documents": 0,
@@ -150,7 +151,7 @@ class Desk:
     def handler(
         self, then: Callable[[], Awaitable[None]] = nothing_happens, fault: Exception | None = None
     ) -> ReadDocument:
-        pages = Pages(allow=frozenset(), max_bytes=1000, timeout_seconds=2)
+        pages = Pages(allow=frozenset(), max_bytes=1000, timeout_seconds=2, resolve=Resolver(1))
         sources = Sources(self.storage, pages, Extraction(1, 20.0))
         return ReadDocument(self.pool, self.codec, sources, Interrupted(then, fault), 0.8)
 

@@ -28,6 +28,7 @@ from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
 from tests.documents.origin import Answer, serving
 from tests.fixtures.processes import Home
+from web.outbound import Resolver
 
 SURE = (Field("supplier", "Acme", 0.95), Field("total", "1.00", 0.9))
 UNSURE = (Field("supplier", "Acme", 0.95), Field("total", "1.00", 0.5))
@@ -78,7 +79,7 @@ class Desk:
     allow: frozenset[str] = frozenset()
 
     def handler(self, provider: Provider) -> ReadDocument:
-        pages = Pages(allow=self.allow, max_bytes=100_000, timeout_seconds=2)
+        pages = Pages(allow=self.allow, max_bytes=100_000, timeout_seconds=2, resolve=Resolver(1))
         return ReadDocument(self.pool, self.codec, Sources(self.storage, pages, self.extraction), provider, 0.8)
 
     async def document(

@@ -28,6 +28,7 @@ from services.documents.sources import Sources
 from services.documents.storage import LocalStorage
 from tests.documents.conftest import Face, StartFace
 from tests.fixtures.processes import Home
+from web.outbound import Resolver
 
 STATES = ("queued", "reading", "retrying", "waiting_for_review", "approved", "rejected", "failed")
 SETTLED = {"approved", "rejected", "failed"}
@@ -151,7 +152,7 @@ async def test_a_job_that_is_sent_back_after_that_fails_at_once_and_says_why(
     async with pool.connection() as conn:
         await timers(storage, tmp_path, days=1)["documents.forget_files"](conn)
     extraction = Extraction(1, 20.0)
-    pages = Pages(allow=frozenset(), max_bytes=1000, timeout_seconds=2)
+    pages = Pages(allow=frozenset(), max_bytes=1000, timeout_seconds=2, resolve=Resolver(1))
     reader = ReadDocument(pool, codec, Sources(storage, pages, extraction), BuiltinReader(extraction), 0.8)
     event = DocumentReadingRequested(
         document_id=str(document_id),

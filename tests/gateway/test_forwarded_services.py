@@ -1,6 +1,7 @@
 """The services behind the gateway: each gets the calls of its paths, and event streams pass through unbuffered."""
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -9,10 +10,13 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from services.gateway.forwarding import Forwarding
 from services.gateway.settings import GatewaySettings
-from tests.fixtures.processes import Running
+from services.gateway.upstream import Upstream as Connections
+from tests.fixtures.processes import SECRET, Running, token
 from tests.gateway.conftest import Start
 from tests.gateway.upstreams import Heard, Upstream, answering, says
+from web.tokens import Bearer
 
 SILENCE_SECONDS = 2.0
 COMMENT_SECONDS = 15.0
@@ -182,6 +186,58 @@ def test_many_watch_and_the_rest_is_served(
         assert not left.acquire(blocking=False), "a stream was cut"
     for _ in range(WATCHERS):
         assert left.acquire(timeout=30)
+
+
+def test_stopping_ends_event_streams_and_waits_for_the_rest(start: Start, services: dict[str, Upstream]) -> None:
+    """A stream has no end to wait for, so it is given one; another answer comes whole, however long it takes."""
+    go_on = threading.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Heard) -> None:
+        writer.write(head() + chunk(event(1)))
+        await writer.drain()
+        await reader.read(1)
+
+    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Heard) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nfirst")
+        await writer.drain()
+        assert await asyncio.to_thread(go_on.wait, 30)
+        writer.write(b"second")
+        await writer.drain()
+
+    services["notifications"].answer, services["documents"].answer = stream, slowly
+    origins = {f"{name}_url": service.url for name, service in services.items()}
+    with (
+        start("api", drain_seconds=600, upstream_timeout_seconds=600, **origins) as gateway,
+        gateway.client("ann", "acme", "sender") as ann,
+        ann.stream("GET", STREAM) as watched,
+        ann.stream("GET", "/api/documents/1/file") as loaded,
+    ):
+        events, file = watched.iter_raw(), loaded.iter_raw()
+        assert (next(events), next(file)) == (event(1), b"first")
+        gateway.process.send_signal(signal.SIGTERM)
+        assert list(events) == []
+        assert gateway.process.poll() is None, "the file is still being loaded"
+        go_on.set()
+        assert b"".join(file) == b"second"
+        assert gateway.process.wait(60) == 0
+        assert "answer.broke_off" not in gateway.log.read_text()
+
+
+async def test_a_stream_that_comes_while_stopping_ends_at_once(services: dict[str, Upstream]) -> None:
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Heard) -> None:
+        writer.write(head())
+        await writer.drain()
+        await reader.read(1)
+
+    services["notifications"].answer = stream
+    upstream = Connections(services["notifications"].url, 600)
+    forwarding = Forwarding("notifications", upstream, Bearer(SECRET), 600)
+    forwarding.close()
+    headers = {"Authorization": f"Bearer {token('ann', 'acme')}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(forwarding), base_url="http://gateway") as ann:
+        answer = await asyncio.wait_for(ann.get(STREAM, headers=headers), 30)
+    await upstream.close()
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def head() -> bytes:

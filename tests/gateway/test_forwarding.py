@@ -191,6 +191,43 @@ def test_a_client_that_leaves_takes_its_call_with_it(gateway: Running, upstream:
     assert ended.wait(1.8), "the service's connection is closed before the gateway's patience ends"
 
 
+def test_a_client_that_takes_nothing_of_its_answer_is_dropped(gateway: Running, upstream: Upstream) -> None:
+    """Or it would keep its call, and a connection to the service, for as long as it likes."""
+    ended = threading.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Heard) -> None:
+        await pouring(writer, ended)
+
+    scripted(upstream, endless)
+    before = gateway.log.read_text().count("client.stalled")
+    with calling(gateway, "GET", b""):
+        until_heard(upstream)
+        assert ended.wait(30), "the service is still sending"
+    assert gateway.log.read_text().count("client.stalled") == before + 1
+
+
+def test_a_client_that_takes_its_answer_slowly_is_borne(gateway: Running, upstream: Upstream) -> None:
+    """For three times as long as one may take nothing."""
+    ended = threading.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Heard) -> None:
+        await pouring(writer, ended)
+
+    scripted(upstream, endless)
+    before = gateway.log.read_text().count("client.stalled")
+    with calling(gateway, "GET", b"") as connection:
+        for _ in range(24):
+            time.sleep(0.25)
+            received = 0
+            while received < MEGABYTE:
+                piece = connection.recv(MEGABYTE)
+                assert piece, "cut off"
+                received += len(piece)
+        assert not ended.is_set()
+    assert ended.wait(30), "and it leaves like any other"
+    assert gateway.log.read_text().count("client.stalled") == before
+
+
 def test_a_client_that_leaves_in_the_middle_of_its_body(gateway: Running, upstream: Upstream) -> None:
     scripted(upstream, says("200 OK"))
     connection = calling(gateway, "POST", b"half", "Content-Length: 1000")
@@ -310,6 +347,17 @@ def calling(gateway: Running, method: str, content: bytes, *headers: str) -> soc
     ]
     connection.sendall("\r\n".join(lines).encode() + content)
     return connection
+
+
+async def pouring(writer: asyncio.StreamWriter, ended: threading.Event) -> None:
+    """An answer without end, until the gateway closes the connection."""
+    try:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"10000\r\n" + bytes(65_536) + b"\r\n")
+            await writer.drain()
+    finally:
+        ended.set()
 
 
 def until_heard(upstream: Upstream) -> None:

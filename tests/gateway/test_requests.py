@@ -8,11 +8,12 @@ import pytest
 
 from messaging.codec import Codec
 from messaging.database import Connection, Pool
-from messaging.errors import OutboxFull
+from messaging.errors import Outage, OutboxFull
 from messaging.message import TYPE, VERSION, Key
 from schemas.events import RequestCreated
-from services.gateway.records import Channel
+from services.gateway.records import Channel, Earlier
 from services.gateway.requests import Ask, create_request, parse
+from services.gateway.store import requests as store
 from tests.fixtures.processes import Home
 from tests.gateway.conftest import Start
 from web.problems import Problem
@@ -187,6 +188,41 @@ async def test_a_repeat_waits_for_the_first_to_end(
     assert two.repeated is (ends == "commit")
     assert (two.id == one.id) is (ends == "commit")
     assert kept(home, whose) == (1, 1)
+
+
+@pytest.mark.parametrize("erased", [1, 2])
+async def test_one_in_the_way_that_is_erased_makes_room(
+    home: Home, pool: Pool, codec: Codec, whose: Key, erased: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another with the key comes in between and is erased before it is read: this one is filed. If that happens
+    again, it is refused as while a server is away, with nothing kept."""
+    real, answers = store.earlier, 0
+
+    async def earlier(conn: Connection, tenant: str, sender: str, key: str) -> Earlier | None:
+        nonlocal answers
+        home.change("delete from requests where tenant = %s", tenant)
+        found = await real(conn, tenant, sender, key)
+        if answers < erased:
+            home.change(
+                "insert into requests (id, tenant, sender, team, title, body, channel, idempotency_key, fingerprint)"
+                " values (%s, %s, %s, 'IT', 'x', '', 'api', %s, 'x')",
+                *(uuid.uuid4(), tenant, sender, key),
+            )
+        answers += 1
+        return found
+
+    monkeypatch.setattr(store, "earlier", earlier)
+    async with pool.connection() as conn:
+        await conn.set_autocommit(True)
+        if erased == 1:
+            receipt = await create_request(conn, codec, whose, ASK, idempotency_key="k")
+            assert not receipt.repeated
+            assert home.rows("select id from requests where tenant = %s", whose.tenant) == [(receipt.id,)]
+        else:
+            with pytest.raises(Outage):
+                await create_request(conn, codec, whose, ASK, idempotency_key="k")
+        await conn.set_autocommit(False)
+    assert kept(home, whose) == ((1, 1) if erased == 1 else (0, 0))
 
 
 def test_asks_differ_by_any_part() -> None:

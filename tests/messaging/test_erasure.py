@@ -146,7 +146,10 @@ async def test_rows_of_who_did_not_know_are_there_when_the_erasing_begins(servic
             return (await erasure.erase(conn, [things], ANN, lambda kind, more: None))["things"]
 
     async def waiting_for_locks(count: int) -> None:
-        query = "SELECT count(*) FROM pg_locks WHERE relation = 'erasures'::regclass AND NOT granted"
+        query = (
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+            " WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"
+        )
         async with asyncio.timeout(30):
             while service.execute(query) != [(count,)]:
                 await asyncio.sleep(0.01)
@@ -159,11 +162,20 @@ async def test_rows_of_who_did_not_know_are_there_when_the_erasing_begins(servic
         late = group.create_task(write_if_allowed())
         await waiting_for_locks(2)
         assert not erasing.done()
+        async with asyncio.timeout(5), connected(service.conninfo) as conn, conn.transaction():
+            assert await erasure.when(conn, [Key("acme", "ben")]) == {}, "nobody else waits"
         go_on.set()
         await slow
     assert await late is False
     assert await erasing == 1
     assert service.execute("SELECT count(*) FROM things") == [(0,)]
+
+
+async def test_a_backup_holds_no_mark_up(service: Service) -> None:
+    with service.connect(autocommit=False) as backup:
+        backup.execute("LOCK TABLE erasures IN ACCESS SHARE MODE")
+        async with asyncio.timeout(5), connected(service.owner_conninfo) as conn:
+            await erasure.mark(conn, ANN)
 
 
 def test_what_happened_before_is_told_by_the_records_own_time() -> None:

@@ -17,7 +17,7 @@ def order(
         channel=channel,
         address=address,
         secret=SECRET if channel == "webhook" else None,
-        wanted=True,
+        unwanted=None,
         notification=uuid.uuid4(),
         event_id=str(uuid.uuid4()),
         kind="document_approved",

@@ -104,6 +104,32 @@ def test_bad_input_is_named(
     assert answer.json()["errors"][0]["field"] == field
 
 
+def test_only_an_admin_sees_other_peoples_addresses(face: Running, home: Home, tenant: str) -> None:
+    """Nor in what the mail server said of them. A team's are the staff's."""
+    said = "550 <ann.lee@EXAMPLE.com> unknown"
+    for kind, owner, address in (("person", "ann", "Ann.Lee@example.com"), ("team", "it", "it@example.com")):
+        home.change(
+            "with told as (insert into notifications"
+            " (id, tenant, seq, event_id, audience_kind, audience, kind, title, body, href)"
+            " values (gen_random_uuid(), %s, %s, %s, %s, %s, 'document_failed', 't', '', '/') returning id, tenant)"
+            " insert into deliveries (id, tenant, notification, owner_kind, owner, channel, address, state, error)"
+            " select gen_random_uuid(), tenant, id, %s, %s, 'email', %s, 'failed', %s from told",
+            *(tenant, len(owner), str(uuid.uuid4()), kind, owner, kind, owner, address, said),
+        )
+
+    def seen(name: str, role: str) -> set[tuple[str, str, str]]:
+        with face.client(name, tenant, role) as client:
+            items = client.get(f"{PATH}/deliveries").json()["items"]
+        return {(item["sender"] or item["team"], item["receiver"], item["error"]) for item in items}
+
+    team = ("it", "it@example.com", said)
+    assert seen("ann", "sender") == {("ann", "Ann.Lee@example.com", said)}
+    assert seen("ada", "admin") == {("ann", "Ann.Lee@example.com", said), team}
+    for role in ("reviewer", "viewer", "agent"):
+        assert seen("rob", role) == {("ann", "…@example.com", "550 <…@example.com> unknown"), team}
+        assert seen("ann", role) == {("ann", "Ann.Lee@example.com", said), team}
+
+
 def test_every_call_is_described(face: Running) -> None:
     described = httpx.get(f"{face.url}/openapi.json", trust_env=False).json()["paths"]
     stream = described[f"{PATH}/stream"]["get"]

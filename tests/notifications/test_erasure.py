@@ -25,6 +25,7 @@ from tests.notifications.conftest import read, request
 NOTHING = {
     "deliveries": 0,
     "notifications": 0,
+    "how far they have read": 0,
     "notes of what they read": 0,
     "subscriptions": 0,
     "events in the outbox": 0,
@@ -96,6 +97,7 @@ async def test_what_a_sender_was_told_and_what_others_were_told_of_them_goes(
     whole = NOTHING | {
         "deliveries": 2,
         "notifications": 4,
+        "how far they have read": 1,
         "notes of what they read": 6,
         "subscriptions": 1,
         "events in the outbox": 1,

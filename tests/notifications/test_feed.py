@@ -1,14 +1,17 @@
 """Following along: every notification once and in order, whatever commits when, whoever comes and goes."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool
 
 from messaging.database import Connection, Pool
 from services.notifications import bell
+from services.notifications.api import stream
 from services.notifications.bell import PAYLOAD_BYTES, Listener, Ringer, payloads
 from services.notifications.feed import QUEUE, STREAMS, Closed, Dropped, Feed, Follower, TooMany
 from services.notifications.notices import Notice
@@ -263,6 +266,18 @@ async def test_at_the_end_everybody_is_let_go(pool: Pool, tenant: str) -> None:
     feed.leave(follower)
     with pytest.raises(Closed):
         await feed.follow(Sight(tenant, "ann", staff=False), None)
+
+
+async def test_a_past_that_cannot_be_read_ends_the_stream(home: Home, tenant: str) -> None:
+    """After the answer has begun nothing else can be said; the client comes back with the number it has."""
+    async with AsyncConnectionPool(home.conninfo, min_size=1, open=False) as pool:
+        await told(pool, tenant, "missed")
+        feed = Feed(pool)
+        follower = await feed.follow(Sight(tenant, "ann", staff=False), 0)
+    parts = [part async for part in stream.parts(follower, int(time.time()) + 60)]
+    assert len(parts) == 1
+    assert b"id: 0" in parts[0]
+    feed.leave(follower)
 
 
 def test_many_tenants_fit_in_few_rings() -> None:

@@ -1,5 +1,6 @@
 """An e-mail's way to the mail server: what it says, what the answers mean, and what cannot be smuggled in."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from services.notifications.channels import mail
 from services.notifications.channels.mail import Mail, MailServer, compose
 from services.notifications.settings import NotificationsSettings
 from tests.fixtures.smtp import Sink, mail_server
-from tests.notifications.orders import order
+from tests.messaging.harness import until
+from tests.notifications.orders import SECRET, order
 
 FROM = "workbot@example.com"
 
@@ -75,7 +77,7 @@ async def test_no_header_can_be_smuggled_in(smuggled: str) -> None:
     [
         ({"RCPT": "550 no such user"}, NotRetryable),
         ({"RCPT": "450 try later"}, Retryable),
-        ({"MAIL": "553 not from you"}, NotRetryable),
+        ({"MAIL": "553 not from you"}, Deferred),
         ({"MAIL": "451 try later"}, Retryable),
         ({"DATA": "554 no"}, NotRetryable),
         ({"END": "552 too large"}, NotRetryable),
@@ -105,6 +107,75 @@ async def test_no_mail_server_is_no_reason_to_hold_others(unused_tcp_port: int) 
         with pytest.raises(Deferred) as failed:
             await carrier.deliver(order("email", "ann@example.com"))
     assert failed.value.retry_after == mail.AWAY_SECONDS
+
+
+async def test_a_mail_server_that_dawdles_is_hung_up_on() -> None:
+    """It says something all the time, so no single wait is too long, but its greeting never ends."""
+
+    async def dawdle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(b"220-wait\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        except ConnectionError:
+            ended.set()
+        finally:
+            writer.close()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(dawdle, "127.0.0.1", 0)
+    async with server, mailing(server.sockets[0].getsockname()[1], timeout_seconds=0.5) as carrier:
+        with pytest.raises(Deferred, match="did not come to an end"):
+            await asyncio.wait_for(carrier.deliver(order("email", "ann@example.com")), 30)
+        await asyncio.wait_for(ended.wait(), 30)
+
+
+async def test_a_mail_server_that_was_away_is_spared_and_then_tried_by_one(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deferred(carrier: Mail) -> None:
+        with pytest.raises(Deferred):
+            await carrier.deliver(order("email", "ann@example.com"))
+
+    async with mailing(unused_tcp_port, timeout_seconds=0.5) as carrier:
+        async with mail_server({"EHLO": "SILENCE"}, port=unused_tcp_port) as away:
+            await deferred(carrier)
+            for _ in range(20):
+                await deferred(carrier)
+            assert away.connections == 1
+            monkeypatch.setattr(mail, "SPARE_SECONDS", 0.0)
+            carrier._away_until = 0.0
+            await asyncio.gather(*(deferred(carrier) for _ in range(20)))
+            assert away.connections == 2
+        async with mail_server(port=unused_tcp_port) as sink:
+            for _ in range(3):
+                await carrier.deliver(order("email", "ann@example.com"))
+    assert sink.connections == 3
+
+
+@pytest.mark.parametrize("how", ["none", "starttls", "tls"])
+async def test_a_stop_does_not_wait_for_a_mail_server(
+    certificate: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has let us in and says nothing more: the process would have to wait for an hour."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setattr(mail, "STOP_SECONDS", 0.2)
+    encrypted = None if how == "none" else tls(certificate)
+    server = mail_server({"RCPT": "SILENCE"}, tls=encrypted, implicit=how == "tls")
+    async with server as sink, mailing(sink.port, tls=how, timeout_seconds=3600.0) as carrier:
+        sending = asyncio.create_task(carrier.deliver(order("email", "ann@example.com")))
+        await until(lambda: sink.silent == 1)
+        assert not sending.done()
+        await asyncio.wait_for(carrier.aclose(), 30)
+        with pytest.raises(Deferred):
+            await asyncio.wait_for(sending, 30)
+
+
+def test_no_secret_is_written_into_a_log() -> None:
+    server = MailServer("m", 25, "none", "bot", "the password", FROM, 1.0)
+    assert "the password" not in repr(server)
+    assert SECRET not in repr(order("webhook", "https://example.com/"))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import httpx
 from tests.fixtures.processes import Home, Running
 from tests.notifications.conftest import Speaker, Start, following, read, request
 from tests.notifications.test_api import PATH, wait_for
+from web import sse, tokens
 
 Events = Iterator[tuple[int, dict[str, object]]]
 
@@ -62,6 +63,18 @@ async def test_a_second_process_is_woken_too(start: Start, speaker: Speaker, ten
     ):
         await speaker.say(read(tenant, "ann"))
         assert taken(1, first) == taken(1, second)
+
+
+def test_a_stream_ends_with_its_token(face: Running, tenant: str) -> None:
+    """Before the first sign of life would be sent."""
+    token = tokens.issue(face.secret, "ann", tenant, ["sender"], 4)
+    with httpx.Client(base_url=face.url, timeout=30, trust_env=False) as ann:
+        headers = {"Authorization": f"Bearer {token}"}
+        with ann.stream("GET", f"{PATH}/stream", headers=headers) as answer:
+            assert answer.status_code == 200
+            for line in answer.iter_lines():
+                assert line != sse.HEARTBEAT.decode().strip()
+        assert ann.get(PATH, headers=headers).status_code == 401
 
 
 def test_a_stop_ends_streams_cleanly(start: Start, tenant: str) -> None:

@@ -172,6 +172,7 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("Mon, 04 May 2026 12:01:00 GMT", 60.0),
         ("Mon, 04 May 2026 11:00:00 GMT", 0.0),
         ("Mon, 99 May 2026 11:00:00 GMT", None),
+        ("Mon, 04 May 2026 11:00:00 +99999999999999", None),
     ],
 )
 def test_when_to_come_back(header: str | None, seconds: float | None) -> None:

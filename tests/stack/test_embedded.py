@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from messaging.errors import Misconfigured
 from messaging.settings import read_secret
-from stack import control, daemon, guard, pghome, ports, postgres, state
+from stack import control, daemon, guard, keys, pghome, ports, postgres, state
 from stack.layout import Layout
 from stack.status import Status
 from tests.fixtures.ports import free_ports
@@ -86,7 +86,7 @@ def test_everything_listens_on_loopback_only(machine: Machine) -> None:
 def test_secrets_are_their_owner_s_alone_and_nowhere_else(machine: Machine) -> None:
     layout = Layout(machine.data_dir)
     paths = list(layout.secrets.iterdir())
-    assert len(paths) == 6
+    assert {path.name for path in paths} == set(keys.NAMES)
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
     assert stat.S_IMODE(layout.secrets.stat().st_mode) == 0o700
     assert stat.S_IMODE(layout.control_socket.stat().st_mode) == 0o600

@@ -215,7 +215,13 @@ def test_a_service_that_is_away_is_named_and_the_rest_is_gone(whole: Whole) -> N
 
 @pytest.mark.parametrize(
     ("tenant", "sender", "said"),
-    [("a:b", "ann", "no colon"), ("", "ann", "--tenant"), ("acme", "", "--sender"), ("acme", "a\nb", "control")],
+    [
+        ("a:b", "ann", "no colon"),
+        ("", "ann", "--tenant"),
+        ("acme", "", "--sender"),
+        ("acme", "a\nb", "control"),
+        ("acme", "team:it", "that is a team"),
+    ],
 )
 def test_a_name_that_cannot_be_is_refused(tmp_path: Path, tenant: str, sender: str, said: str) -> None:
     arguments = ["--data-dir", str(tmp_path / "none"), "erase", "--tenant", tenant, "--sender", sender, "--yes"]

@@ -307,3 +307,18 @@ async def test_a_child_that_dies_again_and_again_can_be_halted(layout: Layout) -
         starts = life.starts
         await asyncio.sleep(0.6)
         assert (life.phase, life.starts) == (Phase.STOPPED, starts)
+
+
+async def test_a_child_that_waits_for_what_it_needs_can_be_halted(layout: Layout) -> None:
+    async with running(layout, server(layout, "base"), server(layout, "top", "base")) as (supervisor, _):
+        await ready(supervisor)
+        top, base = supervisor.lives["top"], supervisor.lives["base"]
+        await supervisor.halt("base")
+        assert top.pid is not None
+        os.kill(top.pid, signal.SIGKILL)
+        await until(lambda: top.phase is Phase.WAITING)
+        await supervisor.halt("top")
+        await supervisor.restart("base", {})
+        await until(lambda: base.phase is Phase.READY)
+        await asyncio.sleep(0.5)
+        assert (top.phase, top.pid) == (Phase.STOPPED, None)

@@ -35,6 +35,17 @@ def test_what_was_issued_is_understood() -> None:
     assert identity.session
 
 
+def test_an_identity_knows_when_its_token_ends() -> None:
+    before = int(time.time())
+    assert before + 60 <= tokens.verify(SECRET, tokens.issue(SECRET, "ann", "acme", ["sender"], 60)).expires_at
+    assert tokens.verify(SECRET, encoded(exp=before + 500)).expires_at == before + 500
+
+
+def test_only_the_word_team_with_its_colon_is_taken() -> None:
+    for sub in ("team", "teamwork:it", "Team:it", "a team:it"):
+        assert tokens.verify(SECRET, tokens.issue(SECRET, sub, "acme", ["sender"], 60)).sub == sub
+
+
 @pytest.mark.parametrize(("roles", "staff"), [(["sender"], False), (["viewer"], True), (["sender", "admin"], True)])
 def test_staff_is_whoever_is_more_than_a_sender(roles: list[str], staff: bool) -> None:
     assert tokens.verify(SECRET, tokens.issue(SECRET, "ann", "acme", roles, 60)).staff is staff
@@ -62,6 +73,7 @@ def test_two_sign_ins_are_two_sessions() -> None:
         encoded(roles=None),
         encoded(sub=""),
         encoded(sub=7),
+        encoded(sub="team:it"),
         encoded(tenant="a:b"),
         encoded(tenant="a\nb"),
         encoded(sub="x" * (MAX_KEY_PART + 1)),
@@ -87,7 +99,8 @@ def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sub", "tenant", "roles"), [("", "acme", ["sender"]), ("a", "b:c", ["sender"]), ("a", "b", [])]
+    ("sub", "tenant", "roles"),
+    [("", "acme", ["sender"]), ("team:it", "acme", ["sender"]), ("a", "b:c", ["sender"]), ("a", "b", [])],
 )
 def test_no_token_is_issued_that_would_be_refused(sub: str, tenant: str, roles: list[str]) -> None:
     with pytest.raises(ValueError, match=r"must be|must not"):

@@ -1,5 +1,7 @@
 """Deliveries over HTTP: what became of what left the house."""
 
+import re
+from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
@@ -14,12 +16,14 @@ from services.notifications.store import outgoing
 from web.tokens import Bearer, Identity
 
 PATH = NOTIFICATIONS + "/deliveries"
+ADDRESSES = frozenset({"admin"})
+"""Who sees other persons' e-mail addresses."""
 
 
 class DeliveryView(BaseModel):
     """One notification on its way to one receiver. `id` is the idempotency key that the receiver is told. `receiver`
-    is an e-mail address, or a webhook's host: the rest of its address may be a secret. `sender`: whose it is, a
-    person or null; `team` otherwise."""
+    is an e-mail address, or a webhook's host: the rest of its address may be a secret. Of another person's e-mail
+    address only an admin sees more than the domain. `sender`: whose it is, a person or null; `team` otherwise."""
 
     id: UUID
     notification: UUID
@@ -63,18 +67,29 @@ def router(pool: Pool, bearer: Bearer) -> APIRouter:
             )
         more = len(found) > limit
         return DeliveriesView(
-            items=[_view(delivery) for delivery in found[:limit]], next=found[limit - 1].id if more else None
+            items=[_view(delivery, who) for delivery in found[:limit]], next=found[limit - 1].id if more else None
         )
 
     return routes
 
 
-def _view(delivery: Delivery) -> DeliveryView:
+def masked(delivery: Delivery) -> Delivery:
+    """Pure: without the e-mail address but its domain; a mail server's answer may repeat it."""
+    shown = "…@" + delivery.address.rpartition("@")[2]
+    error = delivery.error and re.sub(
+        re.escape(delivery.address), lambda _: shown, delivery.error, flags=re.IGNORECASE
+    )
+    return replace(delivery, address=shown, error=error)
+
+
+def _view(delivery: Delivery, who: Identity) -> DeliveryView:
     shown = DeliveryView.model_fields.keys() - {"sender", "team", "receiver"}
-    person = delivery.owner_kind == "person"
+    person, email = delivery.owner_kind == "person", delivery.channel == "email"
+    if email and person and delivery.owner != who.sub and who.roles.isdisjoint(ADDRESSES):
+        delivery = masked(delivery)
     return DeliveryView(
         sender=delivery.owner if person else None,
         team=None if person else delivery.owner,
-        receiver=delivery.address if delivery.channel == "email" else httpx.URL(delivery.address).host,
+        receiver=delivery.address if email else httpx.URL(delivery.address).host,
         **{name: getattr(delivery, name) for name in shown},
     )

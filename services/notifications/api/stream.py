@@ -19,7 +19,7 @@ from web.tokens import Bearer, Identity
 EVENT = "notification"
 RETRY_SECONDS = 2.0
 LONGEST_SECONDS = 3600.0
-"""After which a client has to come back, with a token that is still good."""
+"""After which a client has to come back; sooner when its token ends, for it needs one that is still good."""
 
 _STREAM = {
     "responses": {
@@ -60,20 +60,26 @@ def router(feed: Feed, bearer: Bearer) -> APIRouter:
             raise Problem(429, "too-many-streams", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)}) from None
         except Closed:
             raise Outage("This process is stopping.", "process") from None
-        return sse.EventStream(_events(follower), lambda: feed.leave(follower))
+        return sse.EventStream(parts(follower, who.expires_at), lambda: feed.leave(follower))
 
     return routes
 
 
-async def _events(follower: Follower) -> AsyncGenerator[bytes, None]:
+async def parts(follower: Follower, expires_at: int) -> AsyncGenerator[bytes, None]:
+    """What is sent, until the follower's end or the token's (Unix seconds)."""
     yield sse.hello(follower.after, RETRY_SECONDS)
-    until = time.monotonic() + LONGEST_SECONDS
-    async for entry in follower.past():
-        yield _event(entry)
+    until = min(time.time() + LONGEST_SECONDS, expires_at)
     try:
-        while time.monotonic() < until:
-            following = await follower.next(sse.HEARTBEAT_SECONDS)
-            yield sse.HEARTBEAT if following is None else _event(following)
+        async for entry in follower.past():
+            yield _event(entry)
+            if time.time() >= until:
+                return
+        while (left := until - time.time()) > 0:
+            following = await follower.next(min(left, sse.HEARTBEAT_SECONDS))
+            if following is not None:
+                yield _event(following)
+            elif left > sse.HEARTBEAT_SECONDS:
+                yield sse.HEARTBEAT
     except (Dropped, Closed):
         # The client comes back by itself, with the last number it was given.
         return

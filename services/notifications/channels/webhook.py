@@ -15,7 +15,7 @@ from messaging.errors import Deferred, NotRetryable, Retryable
 from services.notifications.channels import RECEIVER_GONE, signature
 from services.notifications.records import Order
 from web import addresses, outbound
-from web.outbound import Resolve, resolve
+from web.outbound import Resolve
 
 _MAY_PASS = frozenset({408, 421, 425, 429})
 """Client errors that another try may not meet."""
@@ -32,7 +32,7 @@ class Webhook:
         public_url: str,
         allow: AbstractSet[str] = frozenset(),
         timeout_seconds: float,
-        resolve: Resolve = resolve,
+        resolve: Resolve,
     ) -> None:
         self._public_url = public_url
         self._allow = allow
@@ -95,9 +95,10 @@ def seconds_to_wait(header: str | None, now: datetime) -> float | None:
         return float(header.strip()[:9])
     try:
         at = parsedate_to_datetime(header)
-    except ValueError:
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now.timestamp()
+    except (ValueError, OverflowError):  # the latter for a time zone that is days away
         return None
-    return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now.timestamp())
+    return max(0.0, seconds)
 
 
 def _judge(answer: httpx.Response) -> None:

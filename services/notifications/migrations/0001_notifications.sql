@@ -35,6 +35,19 @@ create table reads (
     primary key (notification, reader)
 );
 
+-- All that the reader sees, as staff or not, has been read up to this number: it is among the reads, and need not be
+-- looked through again for what is unread.
+create table read_up_to (
+    tenant    text        not null,
+    reader    text        not null,
+    staff     boolean     not null,
+    seq       bigint      not null,
+    marked_at timestamptz not null default clock_timestamp(),
+    primary key (tenant, reader, staff)
+);
+
+create index read_up_to_marked on read_up_to (marked_at);
+
 -- Who wants to be told outside of the house too, and where.
 create table subscriptions (
     id          uuid        primary key,
@@ -74,4 +87,6 @@ create table deliveries (
 create unique index deliveries_once on deliveries (notification, subscription);
 create index deliveries_tenant on deliveries (tenant, id desc);
 create index deliveries_owner on deliveries (tenant, owner_kind, owner, id desc);
+-- Those that people look for by their state: the few that are not delivered.
+create index deliveries_state on deliveries (tenant, state, id desc) where state <> 'delivered';
 create index deliveries_subscription on deliveries (subscription);

@@ -11,6 +11,7 @@ _PARTS = {
         "n.tenant = %(tenant)s and (n.about = %(sender)s or (n.audience_kind = 'person' and n.audience = %(sender)s))"
     ),
     "subscribed": sql.SQL("tenant = %(tenant)s and owner_kind = 'person' and owner = %(sender)s"),
+    "up_to": sql.SQL("tenant = %(tenant)s and reader = %(sender)s"),
     "read": sql.SQL("n.id = r.notification and n.tenant = %(tenant)s and r.reader = %(sender)s"),
 }
 
@@ -20,6 +21,11 @@ def _query(text: LiteralString) -> bytes:
 
 
 HELD = (
+    Held(
+        "how far they have read",
+        _query("select count(*) from read_up_to where {up_to}"),
+        _query("delete from read_up_to where {up_to}"),
+    ),
     # These two before the notifications, which would take them along uncounted.
     Held(
         "notes of what they read",

@@ -59,6 +59,11 @@ _PERSONS = sql.SQL("n.audience_kind = 'person' and n.audience = %(reader)s")
 _TEAMS = sql.SQL("n.audience_kind = 'team'")
 _ONE_TEAM = sql.SQL("n.audience_kind = 'team' and n.audience = %(team)s")
 
+_READ_BEFORE = sql.SQL(
+    "coalesce((select u.seq from read_up_to u"
+    " where u.tenant = %(tenant)s and u.reader = %(reader)s and u.staff = %(staff)s), 0)"
+)
+
 _READ = sql.SQL("""
 with meant as (
     select n.id from notifications n where {visible} and n.id = %(id)s
@@ -71,10 +76,17 @@ select id from meant
 _READ_UP_TO = sql.SQL("""
 insert into reads (notification, reader)
 select n.id, %(reader)s from notifications n
-where {visible} and n.seq <= %(until)s
+where {visible} and n.seq > {before} and n.seq <= %(until)s
   and not exists (select from reads r where r.notification = n.id and r.reader = %(reader)s)
 on conflict do nothing
-""").format(**_PARTS)
+""").format(before=_READ_BEFORE, **_PARTS)
+
+# What comes later has a higher number.
+_NOTE_UP_TO = b"""
+insert into read_up_to as u (tenant, reader, staff, seq) values (%(tenant)s, %(reader)s, %(staff)s, %(until)s)
+on conflict (tenant, reader, staff) do update set seq = excluded.seq, marked_at = excluded.marked_at
+where u.seq < excluded.seq
+"""
 
 _SEQ = sql.SQL("select n.seq from notifications n where {visible} and n.id = %(id)s").format(**_PARTS)
 
@@ -84,6 +96,8 @@ delete from notifications where id in (
     order by created_at limit %s
 )
 """
+
+_FORGET = b"delete from read_up_to where marked_at < clock_timestamp() - make_interval(secs => %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +161,11 @@ async def missed(conn: Connection, sight: Sight, after: int, until: int, limit: 
 
 async def page(conn: Connection, sight: Sight, wanted: Wanted, *, below: int | None, limit: int) -> list[Entry]:
     """What the reader sees, newest first; `below` is the number of the last entry of the page before."""
-    conditions = [sql.SQL("true")]
+    conditions: list[sql.Composable] = [sql.SQL("true")]
     if wanted.unread is not None:
         conditions.append(sql.SQL("r.read_at is null" if wanted.unread else "r.read_at is not null"))
+    if wanted.unread:
+        conditions.append(sql.SQL("n.seq > {before}").format(before=_READ_BEFORE))
     if below is not None:
         conditions.append(sql.SQL("n.seq < %(below)s"))
     which = sql.SQL(" and ").join(conditions)
@@ -166,11 +182,15 @@ async def mark_read_up_to(conn: Connection, sight: Sight, notification: UUID) ->
     row = await (await conn.execute(_SEQ, {**_sight(sight), "id": notification})).fetchone()
     if row is None:
         return None
-    return (await conn.execute(_READ_UP_TO, {**_sight(sight), "until": row[0]})).rowcount
+    until = {**_sight(sight), "until": row[0]}
+    read = (await conn.execute(_READ_UP_TO, until)).rowcount
+    await conn.execute(_NOTE_UP_TO, until)
+    return read
 
 
 async def drop_old(conn: Connection, keep_seconds: float, limit: int) -> int:
     """Delete up to `limit` notifications older than that, with their reads and deliveries; returns how many."""
+    await conn.execute(_FORGET, (keep_seconds,))
     return (await conn.execute(_DROP, (keep_seconds, limit))).rowcount
 
 
