@@ -29,6 +29,9 @@ GC_THRESHOLDS = (5_000, 20, 20)
 
 MAX_CONNECTIONS = 1000
 """What one HTTP face serves at a time; whoever comes then is answered 503."""
+UNTAKEN_MS = 60_000
+"""How long bytes on their way to a client may stay unacknowledged, in milliseconds, before its connection ends."""
+
 KEEP_ALIVE_SECONDS = 30
 """Longer than clients keep an idle connection (httpx: 5 s), so that a request does not meet the close."""
 
@@ -139,6 +142,8 @@ async def serve(app: Any, settings: ProcessSettings) -> AsyncIterator[int]:
     """
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # What a client does not take is held for so long, and then its connection with it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:

@@ -1,5 +1,6 @@
 """The lease on the real database: a lost connection is had again, a lost lock ends the process."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -23,14 +24,13 @@ def terminate(home: Home) -> None:
 
 
 @contextlib.contextmanager
-def claimant(home: Home, group: str) -> Iterator[psycopg.Connection]:
+def claimant(home: Home, group: str) -> Iterator[None]:
     """Somebody who has the lock as soon as nobody else has: it stands in line for it."""
     key = Lease("", group)._key
-    with psycopg.connect(home.admin, autocommit=True) as waiting:
+    with contextlib.closing(psycopg.connect(home.admin, autocommit=True)) as waiting:
         waiting.pgconn.send_query(f"select pg_advisory_lock({lease._LOCK_CLASS}, {key})".encode())
         until(lambda: home.rows("select 1 from pg_locks where locktype = 'advisory' and not granted") != [])
-        yield waiting
-        waiting.cancel()
+        yield
 
 
 async def ask(conn: Connection) -> bool:
@@ -62,8 +62,8 @@ async def test_an_outage_does_not_keep_it_from_closing(monkeypatch: pytest.Monke
     monkeypatch.setattr(lease, "CLOSE_SECONDS", 0.1)
     ours = Lease("host=127.0.0.1 port=1 dbname=none", "g")
     with pytest.raises(TimeoutError):
-        await lease.asyncio.wait_for(ours.run(ask), 0.2)
-    await lease.asyncio.wait_for(ours.close(), 30)
+        await asyncio.wait_for(ours.run(ask), 0.2)
+    await asyncio.wait_for(ours.close(), 30)
 
 
 def test_a_process_that_lost_its_lease_ends(place: Place, start: Start, home: Home) -> None:

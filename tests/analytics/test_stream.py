@@ -246,6 +246,18 @@ async def test_ends_while_a_server_hangs_are_not_charged(world: World) -> None:
     await end(running)
 
 
+async def test_a_loop_that_could_not_be_ended_in_time_is_not_charged_either(world: World) -> None:
+    """As when the app cannot stop because Kafka is away."""
+    world.codec.hanging = True
+    world.app.give(0)
+    counting = world.counting()
+    running = asyncio.create_task(counting.run(world.app))
+    await eventually(lambda: world.codec.asked == 1)
+    await counting.pay()
+    assert world.tries() == [(0, 0)]
+    await end(running)
+
+
 async def test_tries_of_another_life_are_not_given_back(world: World) -> None:
     """Two events are suspects. Only the one that was begun in this life gets its try back."""
     for offset in (0, 1):
