@@ -26,6 +26,10 @@ demo: $(READY) ## Start everything, send 500 documents, print who finished when
 test: $(READY) ## All tests, on a real Kafka, Postgres and schema registry
 	$(BIN)/python -m pytest
 
+.PHONY: test-long
+test-long: $(READY) ## The tests that take minutes: servers away while work comes in
+	$(BIN)/python -m pytest -m long
+
 .PHONY: lint
 lint: $(READY) ## Style, types, and the direction of imports
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from loadtest.faults import Terms
@@ -33,6 +34,7 @@ PARTITIONS = 6
 UNKNOWN_SCHEMA = 987_654_321
 
 
+@pytest.mark.long
 async def test_what_was_away_comes_back_to_work_that_waited(tmp_path: Path) -> None:
     """Kafka, Postgres, the registry and the process that notifies in turn, while documents and requests come in."""
     async with ProviderProcess(Terms(seed=5, mean=0.2)) as provider:
