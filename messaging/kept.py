@@ -8,7 +8,7 @@ collector that walks it. Here the names are shared by all records that have them
 from sys import intern
 
 from messaging.garbled import Record
-from messaging.message import RawHeaders, header_pairs
+from messaging.message import RawHeaders, header_pairs, headers_to_dict
 
 
 class Kept:
@@ -46,4 +46,4 @@ class Kept:
         headers = self._headers
         if isinstance(headers, dict):
             return headers.copy()
-        return {name: value for name, value in headers if value is not None}
+        return headers_to_dict(headers)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -73,6 +74,14 @@ def bad_input(field: str, kind: str, detail: str) -> Problem:
 def not_found(what: str) -> Problem:
     """404, also for what exists and is not the caller's to see."""
     return Problem(HTTPStatus.NOT_FOUND, "not-found", f"There is no such {what}.", field="id")
+
+
+def id_of(what: str, text: str) -> UUID:
+    """The id in a path. Raises the 404 for what cannot be one: there is no such thing."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise not_found(what) from None
 
 
 def install(app: FastAPI) -> None:

@@ -15,7 +15,7 @@ from services.documents.records import Stored
 from services.documents.settings import DocumentsSettings
 from web import idempotency
 from web.openapi import answers
-from web.problems import Problem, not_found
+from web.problems import Problem, id_of, not_found
 from web.tokens import Bearer, Identity, require
 
 MAY_SUBMIT = frozenset({"sender", "reviewer", "agent", "admin"})
@@ -114,7 +114,7 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     @routes.get(PATH + "/{document_id}", response_model=DocumentView, summary="One document")
     async def get(document_id: str, who: caller) -> DocumentView:
         async with pool.connection() as conn:
-            stored = await store.get(conn, who.tenant, _uuid(document_id))
+            stored = await store.get(conn, who.tenant, id_of("document", document_id))
         if stored is None or not (who.staff or stored.sender == who.sub):
             raise not_found("document")
         return _view(stored)
@@ -185,13 +185,6 @@ def _accepted(receipt: Receipt) -> JSONResponse:
     href = f"{PATH}/{receipt.id}"
     headers = {"Location": href} | (idempotency.REPLAYED if receipt.repeated else {})
     return JSONResponse({"id": str(receipt.id), "status": "queued", "href": href}, 202, headers)
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise not_found("document") from None
 
 
 def _view(stored: Stored) -> DocumentView:

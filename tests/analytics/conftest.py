@@ -21,19 +21,17 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from psycopg.conninfo import conninfo_to_dict
 
 from messaging import admin
 from messaging.codec import Codec
 from messaging.message import new_id
 from messaging.producer import producer_config
 from messaging.registry import Registry
-from messaging.settings import inherited_environment
 from schemas import catalog, deploy, topics
 from schemas.events import ALL, DocumentRead, DocumentReceived, RequestCreated
 from services.analytics.parts import MIGRATIONS
 from tests.fixtures.ports import free_port
-from tests.fixtures.processes import SECRET, Home, Running, migrated
+from tests.fixtures.processes import Home, Running, end, migrated, variables
 from tests.fixtures.stack import Infra
 
 SETTLED_SECONDS = 45.0
@@ -239,38 +237,18 @@ def start(infra: Infra, home: Home, place: Place, tmp_path: Path) -> Start:
     ) -> Iterator[Counter]:
         folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         folder.mkdir()
-        (folder / "token.key").write_text(SECRET)
-        (folder / "db.pw").write_text(home.password)
-        server = conninfo_to_dict(home.conninfo)
         port = free_port()
-        given = {
-            "port": port,
-            "kafka_bootstrap": infra.kafka_bootstrap,
-            "registry_url": infra.registry_url,
-            "database_url": f"postgresql://{home.name}@{server['host']}:{server['port']}/{home.name}",
-            "database_password_file": folder / "db.pw",
-            "token_secret_file": folder / "token.key",
-            "tables_dir": tables,
-            **settings,
-        }
-        variables = {f"WORKBOT_{name.upper()}": str(value) for name, value in given.items()}
+        environment = variables(infra, home, folder, {"port": port, "tables_dir": tables, **settings})
         command = [sys.executable, "-m", "tests.analytics.worker", "api", str(place.file), place.group]
         with (folder / "log").open("wb") as output:
-            process = subprocess.Popen(command, env=inherited_environment() | variables, stderr=output)
+            process = subprocess.Popen(command, env=environment, stderr=output)
         counter = Counter(f"http://127.0.0.1:{port}", process, folder / "log")
         try:
             if wait:
                 until(counter.ready, counter)
             yield counter
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(40)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    raise
+            end(process, 40)
         said = counter.log.read_text()
         assert faulty or process.returncode in (0, -signal.SIGKILL), said[-6000:]
         assert ("process.fault" in said) is faulty, said[-6000:]

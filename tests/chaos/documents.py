@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psycopg
@@ -23,7 +22,7 @@ from stack.endpoints import Endpoints
 from tests.chaos import doctrail
 from tests.chaos.audit import Findings
 from tests.chaos.crew import Crew, another, member
-from tests.chaos.following import Following
+from tests.chaos.following import FollowedLoad, Following
 from tests.chaos.noop import leading
 from tests.chaos.records import Kind, Strike
 from tests.chaos.strikes import Victim, of_stack
@@ -32,7 +31,7 @@ from tests.chaos.submitting import Submitter
 WORKER, STANDBY, SECOND = "documents-worker", "documents-relay", "documents-worker-2"
 
 
-class DocumentsLoad:
+class DocumentsLoad(FollowedLoad):
     """So many documents of one tenant. Enter it on a running stack with services; `release` lets them be sent."""
 
     name = "documents"
@@ -68,22 +67,9 @@ class DocumentsLoad:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
     def release(self, upto: int) -> None:
         """Documents up to this number may be sent now."""
         self.submitter.gate.release(upto)
-
-    async def progress(self) -> int:
-        """Documents that have ended, a moment ago; the last known number while the database is away."""
-        return self._following.ended()
-
-    async def settled(self) -> bool:
-        """Whether every document was accepted and has ended."""
-        return self._following.handed_in() and await self.progress() >= self.jobs
 
     async def _count(self, conn: "psycopg.AsyncConnection[tuple[Any, ...]]") -> int:
         return sum((await collect.progress(conn, self.tenant)).ended.values())

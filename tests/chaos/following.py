@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -48,3 +50,24 @@ class Following:
                 async with await psycopg.AsyncConnection.connect(self._database, autocommit=True) as conn:
                     self._ended = await self._count(conn)
             await asyncio.sleep(_COUNT_SECONDS)
+
+
+class FollowedLoad:
+    """What loads that are followed have in common. Entering sets `_following`, and `_stack` with all to be closed."""
+
+    jobs: int
+    _following: Following
+    _stack: AsyncExitStack
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def progress(self) -> int:
+        """How much has ended, a moment ago; the last known number while the database is away."""
+        return self._following.ended()
+
+    async def settled(self) -> bool:
+        """Whether everything was handed in and accepted, and has ended."""
+        return self._following.handed_in() and await self.progress() >= self.jobs

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psycopg
@@ -22,7 +21,7 @@ from tests.chaos import requesttrail
 from tests.chaos.audit import Findings
 from tests.chaos.crew import Crew, another
 from tests.chaos.filing import Filer, Plan
-from tests.chaos.following import Following
+from tests.chaos.following import FollowedLoad, Following
 from tests.chaos.noop import leading
 from tests.chaos.records import Kind, Strike
 from tests.chaos.strikes import Victim, of_stack
@@ -33,8 +32,11 @@ _JOIN_SECONDS, _LOOK_SECONDS = 60.0, 0.2
 _COUNT = "select count(*) from notifications where tenant = any(%s) and kind = %s"
 
 
-class RequestsLoad:
-    """A plan's requests. Enter it on a running stack with services; `release` lets them be filed."""
+class RequestsLoad(FollowedLoad):
+    """A plan's requests; one has ended when its team was told.
+
+    Enter it on a running stack with services; `release` lets them be filed.
+    """
 
     name = "requests"
 
@@ -68,22 +70,9 @@ class RequestsLoad:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
     def release(self, upto: int) -> None:
         """Requests up to this number may be filed now."""
         self.filer.gate.release(upto)
-
-    async def progress(self) -> int:
-        """Requests whose team was told, a moment ago; the last known number while the database is away."""
-        return self._following.ended()
-
-    async def settled(self) -> bool:
-        """Whether every request was answered, and its team told."""
-        return self._following.handed_in() and await self.progress() >= self.jobs
 
     async def _count(self, conn: "psycopg.AsyncConnection[tuple[Any, ...]]") -> int:
         row = await (await conn.execute(_COUNT, (self._tenants, REQUEST_CREATED))).fetchone()

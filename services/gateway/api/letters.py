@@ -13,7 +13,7 @@ from services.gateway.decisions import Decisions
 from services.gateway.records import Content, Filter, Listed, Sight, State
 from services.gateway.store import staff
 from web.openapi import answers
-from web.problems import Problem, bad_input, not_found
+from web.problems import Problem, bad_input, id_of, not_found
 from web.tokens import STAFF, Bearer, Identity, require
 
 PATH = "/api/admin/dead-letters"
@@ -149,7 +149,7 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
     )
     async def get(letter_id: str, who: caller) -> WholeLetterView:
         require(who, STAFF)
-        known_as = _uuid(letter_id)
+        known_as = id_of("dead letter", letter_id)
         async with pool.connection() as conn:
             letter = await staff.get(conn, sight(who), known_as)
             content = await staff.content(conn, sight(who), known_as, PREVIEW_BYTES)
@@ -179,7 +179,7 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
         summary="Send one back to its consumer, once; 409 tells who did before",
     )
     async def send_back(letter_id: str, who: caller) -> LetterView:
-        return _view(await decisions.send_back(decider(who), _uuid(letter_id), who.sub))
+        return _view(await decisions.send_back(decider(who), id_of("dead letter", letter_id), who.sub))
 
     @routes.post(
         PATH + "/{letter_id}/discard",
@@ -187,7 +187,7 @@ def router(pool: Pool, bearer: Bearer, decisions: Decisions, operator_tenant: st
         summary="Discard one: it stays to be seen, and cannot be sent back",
     )
     async def discard(letter_id: str, who: caller) -> LetterView:
-        return _view(await decisions.discard(decider(who), _uuid(letter_id), who.sub))
+        return _view(await decisions.discard(decider(who), id_of("dead letter", letter_id), who.sub))
 
     return routes
 
@@ -199,13 +199,6 @@ def _check_unowned(seen: Sight, unowned: bool) -> None:
             "WORKBOT_OPERATOR_TENANT of the gateway names; unset, nobody sees them."
         )
         raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="unowned")
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise not_found("dead letter") from None
 
 
 def _view(letter: Listed) -> LetterView:

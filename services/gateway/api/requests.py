@@ -16,7 +16,7 @@ from services.gateway.requests import MAX_BODY, MAX_TEAM, MAX_TITLE, create_requ
 from services.gateway.store import requests as store
 from web import idempotency
 from web.openapi import answers
-from web.problems import Problem, not_found
+from web.problems import Problem, id_of, not_found
 from web.tokens import Bearer, Identity, require
 
 PATH = "/api/requests"
@@ -84,7 +84,7 @@ def router(pool: Pool, bearer: Bearer, codec: Codec) -> APIRouter:
     @routes.get(PATH + "/{request_id}", summary="One request")
     async def get(request_id: str, who: caller) -> RequestView:
         async with pool.connection() as conn:
-            filed = await store.get(conn, who.tenant, _uuid(request_id))
+            filed = await store.get(conn, who.tenant, id_of("request", request_id))
         if filed is None or not (who.staff or filed.sender == who.sub):
             raise not_found("request")
         return _view(filed)
@@ -111,13 +111,6 @@ def router(pool: Pool, bearer: Bearer, codec: Codec) -> APIRouter:
         )
 
     return routes
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise not_found("request") from None
 
 
 def _view(filed: Filed) -> RequestView:

@@ -12,7 +12,7 @@ from services.notifications.records import Entry, Sight
 from services.notifications.store import inbox
 from services.notifications.store.inbox import Wanted
 from web.openapi import answers
-from web.problems import Problem, not_found
+from web.problems import Problem, id_of, not_found
 from web.tokens import Bearer, Identity
 
 PATH = "/api/notifications"
@@ -111,7 +111,7 @@ def router(pool: Pool, bearer: Bearer) -> APIRouter:
     )
     async def read(notification_id: str, who: caller) -> Response:
         async with pool.connection() as conn:
-            known = await inbox.mark_read(conn, sight(who), _uuid(notification_id))
+            known = await inbox.mark_read(conn, sight(who), id_of("notification", notification_id))
         if not known:
             raise not_found("notification")
         return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -125,10 +125,3 @@ def router(pool: Pool, bearer: Bearer) -> APIRouter:
         return ReadView(read=read)
 
     return routes
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise not_found("notification") from None

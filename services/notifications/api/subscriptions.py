@@ -15,7 +15,7 @@ from services.notifications.records import Channel, Subscription
 from services.notifications.settings import NotificationsSettings
 from services.notifications.store import outgoing
 from web.openapi import answers
-from web.problems import not_found
+from web.problems import id_of, not_found
 from web.tokens import Bearer, Identity
 
 PATH = NOTIFICATIONS + "/subscriptions"
@@ -101,7 +101,9 @@ def router(pool: Pool, bearer: Bearer, settings: NotificationsSettings) -> APIRo
     async def unsubscribe(subscription_id: str, who: caller) -> Response:
         teams = not who.roles.isdisjoint(subscribing.TEAMS)
         async with pool.connection() as conn:
-            gone = await outgoing.unsubscribe(conn, who.tenant, who.sub, _uuid(subscription_id), teams=teams)
+            gone = await outgoing.unsubscribe(
+                conn, who.tenant, who.sub, id_of("subscription", subscription_id), teams=teams
+            )
         if not gone:
             raise not_found("subscription")
         return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -120,10 +122,3 @@ def _view(subscription: Subscription) -> SubscriptionView:
         created_at=subscription.created_at,
         disabled_at=subscription.disabled_at,
     )
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise not_found("subscription") from None
