@@ -23,8 +23,8 @@ demo: $(READY) ## Start everything, send 500 documents, print who finished when
 	$(BIN)/workbot demo
 
 .PHONY: test
-test: $(READY) ## All tests, on a real Kafka, Postgres and schema registry
-	$(BIN)/python -m pytest
+test: $(READY) ## All tests, a process and a real Kafka, Postgres and registry for each core, up to four
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: test-long
 test-long: $(READY) ## The tests that take minutes: servers away while work comes in

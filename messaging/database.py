@@ -83,8 +83,9 @@ async def single_statements(pool: Pool) -> AsyncIterator[Connection]:
         if connection.autocommit:
             yield connection
             return
-        await connection.set_autocommit(True)
         try:
+            # Inside: the loop may turn, and the task be cancelled, when it is set already.
+            await connection.set_autocommit(True)
             yield connection
         finally:
             if connection.info.transaction_status is TransactionStatus.IDLE:

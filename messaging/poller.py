@@ -90,6 +90,8 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._commands: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._stopping = threading.Event()
+        self._lost = 0  # how often partitions were lost, as the poll thread knows it
+        self._heard = 0  # and as the loop does
         self._room = threading.Semaphore(BATCHES_AHEAD)
         self._thread = threading.Thread(target=self._run, name=f"poller-{config['group.id']}", daemon=True)
 
@@ -103,8 +105,18 @@ class Poller:
         await asyncio.to_thread(self._thread.join, timeout)
 
     def commit(self, offsets: list[TopicPartition]) -> None:
-        """Commit in the background; the sink hears of what the broker has stored."""
-        self._commands.put(lambda consumer: consumer.commit(offsets=offsets, asynchronous=True))
+        """Commit in the background; the sink hears of what the broker has stored.
+
+        Nothing is committed when partitions were lost that the loop has not heard of yet: by then this member may be
+        in the group again, and the broker asks for membership only, not whose the partition is.
+        """
+        heard = self._heard
+
+        def work(consumer: Consumer) -> None:
+            if heard == self._lost:
+                consumer.commit(offsets=offsets, asynchronous=True)
+
+        self._commands.put(work)
 
     def lag(self, report: Callable[[dict[tuple[str, int], int]], None]) -> None:
         """Report, on the event loop, the records behind the end of each assigned partition."""
@@ -182,7 +194,12 @@ class Poller:
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         log.warning("partitions.lost", group=self._config["group.id"], count=len(partitions))
-        self._loop.call_soon_threadsafe(self._sink.partitions_lost, partitions)
+        self._lost += 1
+        self._loop.call_soon_threadsafe(self._hear_of_loss, partitions)
+
+    def _hear_of_loss(self, partitions: list[TopicPartition]) -> None:
+        self._heard += 1
+        self._sink.partitions_lost(partitions)
 
     def _on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         if error is not None:

@@ -9,7 +9,7 @@ import uvloop
 
 ROOT = Path(__file__).parent
 
-pytest_plugins = ["tests.fixtures.stack"]
+pytest_plugins = ["tests.fixtures.ports", "tests.fixtures.stack"]
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

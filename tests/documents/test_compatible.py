@@ -15,7 +15,7 @@ from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Th
 from services.documents.fields import Field
 from services.documents.providers import CompatibleReader, Document, Reading
 from services.documents.providers.compatible import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS, wait_seconds
-from tests.documents.origin import Answer, Origin, Request, serving
+from tests.fixtures.origin import Answer, Origin, Request, serving
 
 PDF = Document("invoice.pdf", pdf=b"%PDF-1.7 content")
 TEXT = Document("note.txt", text="Supplier: Grüße GmbH")

@@ -5,8 +5,8 @@ import json
 
 from schemas import deploy
 from tests.documents.conftest import StartFace
-from tests.documents.origin import Answer, Request, serving
 from tests.documents.test_end_to_end import PATH, follow
+from tests.fixtures.origin import Answer, Request, serving
 from tests.fixtures.stack import Infra
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from messaging.errors import NotRetryable, Retryable
 from services.documents.pages import MAX_REDIRECTS, Pages
-from tests.documents.origin import Answer, Origin, Request, serving
+from tests.fixtures.listening import listening
+from tests.fixtures.origin import Answer, Origin, Request, serving
 
 PAGE = Answer(body=b"<p>hello</p>", headers={"Content-Type": "text/html; charset=utf-8"})
 
@@ -249,13 +250,10 @@ async def test_the_time_limit_is_for_the_whole_page() -> None:
             writer.write(b"a")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(reader.read(1), 0.05)
-        writer.close()
         left.set()
 
-    server = await asyncio.start_server(slowly, "127.0.0.1", 0)
-    origin = Origin(server.sockets[0].getsockname()[1])
     began = asyncio.get_running_loop().time()
-    async with server, pages(origin, seconds=0.5) as fetcher:
+    async with listening(slowly) as port, pages(origin := Origin(port), seconds=0.5) as fetcher:
         with pytest.raises(Retryable, match=r"0\.5 seconds"):
             await fetcher.fetch(origin.url)
         assert asyncio.get_running_loop().time() - began < 2

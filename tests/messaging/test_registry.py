@@ -12,6 +12,7 @@ import pytest
 
 from messaging.errors import Misconfigured, Outage, UnknownEvent
 from messaging.registry import COMPATIBILITY, UNKNOWN_SECONDS, Registry, Schema
+from tests.fixtures.listening import listening
 from tests.fixtures.stack import Infra
 
 FIRST: Schema = {
@@ -141,34 +142,20 @@ async def test_a_closed_port_is_an_outage() -> None:
 async def answering(status: str, body: bytes, *, after: float = 0.0) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server that answers every request alike, once `after` seconds passed; yields its address and what it got."""
     requests: list[bytes] = []
-    open_writers: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_writers.add(writer)
-        try:
-            while line := await reader.readline():
-                requests.append(line)
-                length = 0
-                while (header := await reader.readline()) not in (b"\r\n", b""):
-                    if header.lower().startswith(b"content-length:"):
-                        length = int(header.split(b":")[1])
-                await reader.readexactly(length)
-                await asyncio.sleep(after)
-                writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            open_writers.discard(writer)
+        while line := await reader.readline():
+            requests.append(line)
+            length = 0
+            while (header := await reader.readline()) not in (b"\r\n", b""):
+                if header.lower().startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+            await reader.readexactly(length)
+            await asyncio.sleep(after)
+            writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
-    finally:
-        server.close()
-        for writer in list(open_writers):
-            writer.transport.abort()
-        await server.wait_closed()
+    async with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}", requests
 
 
 @pytest.mark.parametrize(
@@ -271,17 +258,14 @@ async def test_an_id_that_was_registered_since_is_found() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    registry = Registry(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    with pytest.raises(UnknownEvent):
-        await registry.schema_by_id(7)
-    await asyncio.sleep(UNKNOWN_SECONDS)
-    assert await registry.schema_by_id(7) == FIRST
-    await registry.close()
-    server.close()
-    await server.wait_closed()
+    async with listening(serve) as port:
+        registry = Registry(f"http://127.0.0.1:{port}")
+        with pytest.raises(UnknownEvent):
+            await registry.schema_by_id(7)
+        await asyncio.sleep(UNKNOWN_SECONDS)
+        assert await registry.schema_by_id(7) == FIRST
+        await registry.close()
 
 
 async def test_what_is_remembered_of_unknown_ids_is_bounded_and_the_oldest_goes(

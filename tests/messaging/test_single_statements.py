@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import psycopg.waiting
 import pytest
 from psycopg import ProgrammingError
 from psycopg_pool import AsyncConnectionPool
@@ -51,9 +52,14 @@ async def test_a_cancelled_copy_stays_cancelled(pool: Pool) -> None:
     assert await usable(pool)
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["idle loop", "busy loop"])
 @pytest.mark.parametrize("turns", range(12))
-async def test_cancelled_at_any_point_it_stays_cancelled(pool: Pool, turns: int) -> None:
-    """After so many turns of the loop, wherever that is."""
+async def test_cancelled_at_any_point_it_stays_cancelled(
+    pool: Pool, turns: int, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many turns of the loop, wherever that is. On a busy loop psycopg lets others run after each step."""
+    if busy:
+        monkeypatch.setattr(psycopg.waiting, "MAX_BUSY_TIME", 0.0)
 
     async def copy() -> None:
         while True:

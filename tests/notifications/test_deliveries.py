@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import httpx
 
-from tests.documents.origin import Answer, Request, serving
+from tests.fixtures.origin import Answer, Request, serving
 from tests.fixtures.processes import Home
 from tests.fixtures.smtp import mail_server
 from tests.fixtures.stack import Infra

@@ -14,7 +14,7 @@ import pytest
 from messaging.errors import Deferred, NotRetryable, Retryable
 from services.notifications.channels import RECEIVER_GONE
 from services.notifications.channels.webhook import Webhook, seconds_to_wait
-from tests.documents.origin import Answer, Origin, serving
+from tests.fixtures.origin import Answer, Origin, serving
 from tests.notifications.orders import SECRET, order
 
 

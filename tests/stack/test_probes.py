@@ -6,17 +6,16 @@ import pytest
 
 from stack.child import NotReady
 from stack.probes import expect_ok
+from tests.fixtures.listening import listening
 
 
 async def ask(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /readyz HTTP/1.1\r\n")
         writer.write(answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        await expect_ok(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/readyz")
+    async with listening(serve) as port:
+        await expect_ok(f"http://127.0.0.1:{port}/readyz")
 
 
 async def test_a_200_is_ready() -> None:
