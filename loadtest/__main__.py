@@ -1,32 +1,39 @@
 """The command line of the load test: `python -m loadtest`, or `workbot load`."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated
 
-import httpx
-import psycopg
 import typer
-from confluent_kafka import KafkaException
 from rich.console import Console
 
 from loadtest import console, promises, report, run
 from loadtest.scenario import Scenario
 from loadtest.stage import Stage
 from messaging.errors import MessagingError
-from stack import control
+from stack import control, sentences
 
 OUT = Path(__file__).parent / "out"
 _DEFAULT = Scenario()
 _NAMES = _DEFAULT.senders
 _CALLED_AS = "--called-as="
+DEMO = "workbot demo"
+_DEMO_HELP = (
+    "Start the stack if it does not run, flood the document queue with one noisy sender, show what the others notice "
+    "of it, and say where everything is. The stack is left running; `workbot down` stops it. For another data "
+    "folder: `workbot --data-dir DIR demo`."
+)
 MISSED, NOT_STARTED, BROKEN_OFF = 1, 2, 130
 """Exit codes: a promise was not kept; the run could not start or go on; Ctrl-C."""
 
-screen = Console()
-err = Console(stderr=True)
+_PAPER = 1000
+"""Columns where no terminal has its own: a table takes what it needs, so that no name or figure is cut or folded."""
+
+screen = Console(width=None if sys.stdout.isatty() else _PAPER)
+err = Console(stderr=True, soft_wrap=True)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
@@ -55,7 +62,9 @@ def load(
         bool | None,
         typer.Option(help="Exit with 1 when a promise is not kept. On for the standard 500 documents, else off."),
     ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Data folder of the running stack.")] = control.DEFAULT_DATA_DIR,
+    data_dir: Annotated[
+        Path, typer.Option(help="Data folder of the stack, which must run.")
+    ] = control.DEFAULT_DATA_DIR,
 ) -> None:
     """Flood the document queue with one noisy sender and show what the others notice of it."""
     try:
@@ -66,17 +75,18 @@ def load(
         stage = Stage(data_dir)
         test = run.LoadTest(scenario, stage, screen, api)
     except (ValueError, MessagingError) as fault:
-        err.print(str(fault), style="red", highlight=False, markup=False)
+        _say_why(fault, data_dir)
         raise typer.Exit(NOT_STARTED) from None
+    load_before = os.getloadavg()[0]
     try:
         result = asyncio.run(_until_signalled(test, out))
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say_what_is_left(test.left)
         raise typer.Exit(BROKEN_OFF) from None
-    except (MessagingError, httpx.HTTPError, psycopg.Error, KafkaException) as fault:
-        err.print(f"{fault or type(fault).__name__}", style="red", highlight=False, markup=False)
+    except sentences.EXPECTED as fault:
+        _say_why(fault, data_dir)
         raise typer.Exit(NOT_STARTED) from None
-    _show(result)
+    _show(result, load_before)
     missed = [promise for promise in result.promises if not promise.held]
     standard = (scenario.counts, scenario.broken, scenario.mean) == (
         _DEFAULT.counts,
@@ -87,9 +97,14 @@ def load(
         raise typer.Exit(MISSED)
 
 
+def _say_why(fault: Exception, data_dir: Path) -> None:
+    said = str(fault) if isinstance(fault, ValueError) else sentences.told(fault)
+    err.print(sentences.for_folder(said, data_dir), style="red", highlight=False, markup=False)
+
+
 def _scenario(senders: str, counts: str, broken: int | None, **options: float | bool) -> Scenario:
     parts = [part.strip() for part in counts.split(",")]
-    if not all(part.isdigit() for part in parts):
+    if not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueError(f"--counts takes whole numbers, comma-separated, not {counts!r}")
     numbers = tuple(map(int, parts))
     more = tuple(f"sender-{number}" for number in range(len(_NAMES) + 1, len(numbers) + 1))
@@ -105,13 +120,24 @@ async def _until_signalled(test: run.LoadTest, out: Path) -> run.Result:
     return await task
 
 
-def _show(result: run.Result) -> None:
+def _show(result: run.Result, load_before: float) -> None:
     screen.print()
     screen.print(console.senders_table(result.figures))
     screen.print(console.promises_table(result.promises))
     for promise in result.promises:
         if not promise.held:
             screen.print(f"[bold red]Not kept:[/] {_told(promise)}", highlight=False)
+    screen.print(
+        f"{os.cpu_count()} CPUs, load average {load_before:.1f} before the run, {os.getloadavg()[0]:.1f} after it.",
+        highlight=False,
+    )
+    if any(not promise.held and promise.of_time for promise in result.promises):
+        screen.print(
+            "A machine that is busy with something else can miss a promise of time. See that it is idle, then "
+            "repeat: `workbot load`.",
+            highlight=False,
+            soft_wrap=True,
+        )
     run_of = result.figures["run"]
     fewest = promises.fewest(run_of["scenario"]["total"])
     if run_of["documents"] < fewest:
@@ -145,7 +171,13 @@ def main(arguments: list[str]) -> None:
     name, rest = "python -m loadtest", arguments
     if rest and rest[0].startswith(_CALLED_AS):
         name, rest = rest[0].removeprefix(_CALLED_AS), rest[1:]
-    app(rest, prog_name=name)
+    command = typer.main.get_command(app)
+    if name == DEMO:
+        command.help = _DEMO_HELP
+        for option in command.params:
+            # There it stands before the command's name: the stack is started on it.
+            option.hidden = option.name == "data_dir"  # type: ignore[attr-defined]
+    command(rest, prog_name=name)
 
 
 if __name__ == "__main__":

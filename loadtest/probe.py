@@ -1,8 +1,9 @@
 """Times the documents API from a process of its own: five idempotent POSTs a second on one kept-alive connection.
 
 Runs apart from the driver, whose event loop is busy and whose delays are not the API's. It reads its orders (with the
-tokens, which must not show in a process list) as one JSON line on stdin, measures until stdin closes, and prints one
-JSON line: the milliseconds of every request, and how many did not answer as expected.
+tokens, which must not show in a process list) as one JSON line on stdin, posts each once unmeasured, says so in a
+line of its own, measures until stdin closes, and prints one JSON line: the milliseconds of every request, and how
+many did not answer as expected.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
@@ -49,7 +50,10 @@ class Probe:
 
     @classmethod
     async def start(cls, orders: Orders) -> Self:
-        """Start measuring."""
+        """Start measuring; returns once the probe, its connection and the way of a repeated POST are warm.
+
+        Raises Outage when the probe fails before that.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -62,6 +66,9 @@ class Probe:
         assert process.stdin is not None
         process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
         await process.stdin.drain()
+        assert process.stdout is not None
+        if not await process.stdout.readline():
+            raise Outage(f"The probe ended with exit code {await process.wait()} before it measured.", "probe")
         return cls(process)
 
     async def stop(self) -> Measured:
@@ -75,37 +82,51 @@ class Probe:
         return Measured(tuple(answer["milliseconds"]), answer["errors"])
 
 
-def measure(orders: Orders, stop: threading.Event) -> Measured:
-    """Post at a steady pace until told to stop. After a slow answer, the beats it missed are not made up for."""
+def measure(orders: Orders, stop: threading.Event, warm: Callable[[], None]) -> Measured:
+    """Post at a steady pace until told to stop. After a slow answer, the beats it missed are not made up for.
+
+    Every post goes out once before that, unmeasured, and then `warm` is called: what fails there is counted next.
+    """
     address = urlsplit(orders.api)
     if address.scheme != "http" or address.hostname is None:
         raise ValueError(f"the probe speaks plain HTTP only, not {orders.api}")
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=_TIMEOUT_SECONDS)
+    path = f"{address.path.rstrip('/')}/api/documents"
+    for number in range(len(orders.posts)):
+        _post(connection, path, orders, number)
+    warm()
     taken: list[float] = []
     errors = 0
     began = time.perf_counter()
     beat = 0
     while not stop.wait(max(0.0, began + beat / PER_SECOND - time.perf_counter())):
-        key, text = orders.posts[beat % len(orders.posts)]
-        body = json.dumps({"text": text}).encode()
-        headers = {
-            "Authorization": f"Bearer {orders.token}",
-            "Content-Type": "application/json",
-            "Idempotency-Key": key,
-        }
-        start = time.perf_counter()
-        try:
-            connection.request("POST", f"{address.path.rstrip('/')}/api/documents", body, headers)
-            response = connection.getresponse()
-            response.read()
-            errors += response.status != _EXPECTED
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            errors += 1
-        taken.append((time.perf_counter() - start) * 1000)
+        milliseconds, accepted = _post(connection, path, orders, beat)
+        errors += not accepted
+        taken.append(milliseconds)
         beat = max(beat + 1, int((time.perf_counter() - began) * PER_SECOND))
     connection.close()
     return Measured(tuple(taken), errors)
+
+
+def _post(connection: http.client.HTTPConnection, path: str, orders: Orders, number: int) -> tuple[float, bool]:
+    """The milliseconds it took, and whether it ended in a 202."""
+    key, text = orders.posts[number % len(orders.posts)]
+    body = json.dumps({"text": text}).encode()
+    headers = {
+        "Authorization": f"Bearer {orders.token}",
+        "Content-Type": "application/json",
+        "Idempotency-Key": key,
+    }
+    start = time.perf_counter()
+    try:
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        response.read()
+        accepted = response.status == _EXPECTED
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        accepted = False
+    return (time.perf_counter() - start) * 1000, accepted
 
 
 def main() -> None:
@@ -121,7 +142,7 @@ def main() -> None:
     threading.Thread(target=wait_for_end, daemon=True).start()
     # A collection in the middle of a request would be measured as the API's time.
     gc.disable()
-    measured = measure(orders, stop)
+    measured = measure(orders, stop, lambda: print("warm", flush=True))
     sys.stdout.write(json.dumps(asdict(measured)) + "\n")
 
 

@@ -28,6 +28,11 @@ class Promise:
     measured: float | int | None
     held: bool
 
+    @property
+    def of_time(self) -> bool:
+        """Whether it depends on the machine: a limit does, a number that has to be met does not."""
+        return self.promised.startswith(("<", ">"))
+
 
 def check(
     scenario: Scenario, figures: Figures, lending: Figures | None = None, *, attempts: int = Backoff().attempts

@@ -74,7 +74,7 @@ class LoadTest:
         self.left = Left(self.tenant)
 
     async def perform(self, out: Path) -> Result:
-        """Send, watch, collect, report. Raises NotFit and NotReading before it touches anything."""
+        """Send, watch, collect, report. Raises PartsNotReady and NotReading before it touches anything."""
         scenario = self._scenario
         await asyncio.to_thread(self._stage.check)
         await self._knock()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from math import inf
 
 from loadtest import corpus
 
@@ -16,6 +17,8 @@ class Scenario:
     mean        mean seconds of provider time per document (each takes 0.5 to 1.5 times this)
     error_rate, timeout_rate, throttle_rate   share of provider calls that answer 500, nothing at all, or 429
     per_sender, total, lend   the reader's policy during the run: guaranteed slots, all slots, lending
+
+    Raises ValueError for what cannot be, in the words of the command: by the names of its options.
     """
 
     senders: tuple[str, ...] = ("noisy", "ana", "ben", "chi", "dee")
@@ -32,22 +35,31 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if not self.senders or len(self.senders) != len(self.counts):
-            raise ValueError(f"{len(self.senders)} senders but {len(self.counts)} counts: give one count per sender")
+            raise ValueError(
+                f"--senders names {len(self.senders)} and --counts has {len(self.counts)}: give one count per sender"
+            )
         if len(set(self.senders)) != len(self.senders) or not all(self.senders):
-            raise ValueError("every sender needs a name of its own")
+            raise ValueError("--senders: every sender needs a name of its own")
         if any(":" in sender for sender in self.senders):
-            raise ValueError("a sender's name may not contain a colon")
+            raise ValueError("--senders: a name may not contain a colon")
         if min(self.counts) < 1:
-            raise ValueError("every sender sends at least one document")
+            raise ValueError("--counts: every sender sends at least one document")
         if not 0 <= self.broken <= self.counts[0]:
-            raise ValueError(f"broken must be between 0 and the noisy sender's {self.counts[0]} documents")
+            raise ValueError(f"--broken must be between 0 and the noisy sender's {self.counts[0]} documents")
         if not 1 <= self.per_sender <= self.total:
-            raise ValueError(f"slots per sender must be between 1 and the total of {self.total}")
-        if self.mean <= 0:
-            raise ValueError("the mean latency must be above 0 s")
-        rates = (self.error_rate, self.timeout_rate, self.throttle_rate)
-        if min(rates) < 0 or sum(rates) >= 1:
-            raise ValueError("rates are shares between 0 and 1 and must stay below 1 together")
+            raise ValueError(f"--per-sender, slots per sender, must be between 1 and the --total of {self.total}")
+        if not 0 < self.mean < inf:
+            raise ValueError(f"--mean, the mean latency, must be above 0 s, not {self.mean:g}")
+        rates = {
+            "--error-rate": self.error_rate,
+            "--timeout-rate": self.timeout_rate,
+            "--throttle-rate": self.throttle_rate,
+        }
+        for option, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"{option} is a share of all calls, from 0 to below 1, not {rate:g}")
+        if sum(rates.values()) >= 1:
+            raise ValueError(f"{', '.join(rates)} must stay below 1 together, not {sum(rates.values()):g}")
 
     @property
     def noisy(self) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from loadtest.provider import ProviderProcess
 from loadtest.scenario import Scenario
 from messaging.database import conninfo
-from messaging.errors import MessagingError
 from stack import control
 from stack.child import INFRA
 from stack.endpoints import Endpoints
@@ -37,10 +36,6 @@ def settings(scenario: Scenario, provider: ProviderProcess) -> Mapping[str, Mapp
     return {API: fetch, WORKER: fetch | worker}
 
 
-class NotFit(MessagingError):
-    """A part that the run needs is not ready, so there is nothing to measure."""
-
-
 class Stage:
     """One running stack. Raises control.NotRunning when there is none."""
 
@@ -49,11 +44,8 @@ class Stage:
         self.endpoints: Endpoints = control.endpoints(data_dir)
 
     def check(self) -> None:
-        """Raises NotFit, before anything is touched, unless all that the run needs is ready."""
-        needed = {*INFRA, "deploy", API, WORKER}
-        ill = [child for child in control.status(self._data_dir).ill if child.name in needed]
-        if ill:
-            raise NotFit("\n".join(child.complaint for child in ill))
+        """Raises control.PartsNotReady, before anything is touched, unless all that the run needs is ready."""
+        control.reach(self._data_dir, *INFRA, "deploy", API, WORKER)
 
     def database(self) -> str:
         """A connection string for the service's database, under the service's own role."""

@@ -27,7 +27,7 @@ _REQUEST_SECONDS = 10.0
 _APPEAR_SECONDS = 15.0
 
 # What says "not now" rather than "never". KafkaError.retriable() is set for transactions only.
-_PASSING = {
+PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
@@ -70,9 +70,9 @@ def kafka_errors(doing: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         fault = error.args[0]
-        if fault.code() in _PASSING:
-            raise Outage(f"Kafka did not answer when asked to {doing}: {fault.str()}", "kafka") from error
-        raise Misconfigured(f"Kafka refused to {doing}: {fault.str()}") from error
+        if fault.code() in PASSING:
+            raise Outage(f"Kafka did not answer when asked to {doing}: {fault.str()}.", "kafka") from error
+        raise Misconfigured(f"Kafka refused to {doing}: {fault.str()}.") from error
     except TimeoutError as error:
         raise Outage(f"Kafka did not answer when asked to {doing}.", "kafka") from error
 

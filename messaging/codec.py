@@ -10,11 +10,13 @@ from dataclasses import dataclass, fields
 from io import BytesIO
 from typing import Any
 
+import structlog
 from fastavro import parse_schema, schemaless_reader, schemaless_writer, validate
 from fastavro.schema import SchemaParseException, to_parsing_canonical_form
 from fastavro.validation import ValidationError
 
-from messaging.errors import Misconfigured, Undecodable, UnknownEvent
+from messaging import learnt
+from messaging.errors import Misconfigured, Outage, Undecodable, UnknownEvent, reason
 from messaging.message import TYPE, VERSION, Envelope, Key
 from messaging.records import conversion
 from messaging.registry import Registry, Schema
@@ -22,6 +24,8 @@ from messaging.telemetry import current_traceparent
 
 _FRAME = struct.Struct(">BI")
 _MAGIC = 0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Codec:
     """Encodes and decodes the events of its contracts. Raises Misconfigured when a dataclass and its schema differ.
 
     `await prepare(...)` once at start for the events the process writes; then `encode` and `envelope` do no I/O.
+    A process that serves before that tells what it will write by `expect`.
     """
 
     def __init__(self, registry: Registry, contracts: Iterable[Contract]) -> None:
@@ -51,18 +56,38 @@ class Codec:
             (line.event.TYPE.encode(), str(line.event.MAJOR).encode()): line for line in self._lines.values()
         }
 
-    async def prepare(self, events: Iterable[type[Any]]) -> None:
-        """Learn the schema ids of the events this process writes.
+    def expect(self, events: Iterable[type[Any]]) -> None:
+        """Until `prepare` has come through for these, to write one is an Outage, no fault of the caller."""
+        for event in events:
+            self._line(event).expected = True
 
-        Raises Misconfigured when one is not registered, Outage when the registry is away.
+    def prepared(self) -> bool:
+        """Whether all that is expected can be written."""
+        return all(line.can_write for line in self._lines.values() if line.expected)
+
+    async def prepare(self, events: Iterable[type[Any]], kept: learnt.Learnt | None = None) -> None:
+        """Learn the schema ids of the events this process writes; what is kept of them is used only in an outage.
+
+        Raises Misconfigured when one is not registered, Outage when the registry is away and an id is not kept.
         """
         lines = [self._line(event) for event in events]
-        ids = await asyncio.gather(*(self._registry.lookup(line.subject, line.source) for line in lines))
+        try:
+            ids = await asyncio.gather(*(self._registry.lookup(line.subject, line.source) for line in lines))
+        except Outage as outage:
+            known = {} if kept is None else await kept.find([line.name for line in lines])
+            if any(line.name not in known for line in lines):
+                raise
+            ids = [known[line.name] for line in lines]
+            log.warning("codec.uses_kept_ids", error=reason(outage))
+        else:
+            if kept is not None:
+                await kept.keep({line.name: schema_id for line, schema_id in zip(lines, ids, strict=True)})
         for line, schema_id in zip(lines, ids, strict=True):
             line.write_with(schema_id)
 
     def encode(self, event: object) -> bytes:
-        """The framed bytes of an event. Raises ValueError when a field's value is not of its type."""
+        """The framed bytes of an event. Raises ValueError when a field's value is not of its type, Outage while its
+        schema's id is expected."""
         return self._line(type(event)).encode(event)
 
     def envelope(self, event: object, *, source: str, subject: str, key: Key | str) -> Envelope:
@@ -130,15 +155,21 @@ class _Line:
         self.topic = contract.topic
         self.subject = contract.subject
         self.source = contract.schema
+        self.name = learnt.name(contract.subject, contract.schema)
+        self.expected = False
         self.readers: dict[int, tuple[Schema, Schema | None]] = {}
         self._own: Schema = _parsed(contract.schema)
-        self._name: str = self._own["name"]
+        self._record: str = self._own["name"]
         self._canonical = to_parsing_canonical_form(self._own)
         self._frame: bytes | None = None
         names = [field["name"] for field in contract.schema["fields"]]
         if names != [field.name for field in fields(self.event)]:
             raise Misconfigured(f"{self.event.__name__} and its newest Avro schema differ in their fields.")
         self._to_record, self._from_record = conversion(self.event)
+
+    @property
+    def can_write(self) -> bool:
+        return self._frame is not None
 
     def write_with(self, schema_id: int) -> None:
         self._frame = _FRAME.pack(_MAGIC, schema_id)
@@ -150,7 +181,7 @@ class _Line:
         except (SchemaParseException, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Undecodable(f"Schema {schema_id} is not a usable Avro schema.") from error
         # The library resolves records by their short name, which v1 and v2 share.
-        if writer.get("name") != self._name:
+        if writer.get("name") != self._record:
             raise Undecodable(
                 f"The headers say {self.event.TYPE} v{self.event.MAJOR}, the value is a {writer.get('name')}."
             )
@@ -159,6 +190,8 @@ class _Line:
 
     def encode(self, event: object) -> bytes:
         if self._frame is None:
+            if self.expected:
+                raise Outage(f"The registry has not told the schema id of {self.event.__name__} yet.", "registry")
             raise Misconfigured(f"The codec was not prepared to write {self.event.__name__}.")
         buffer = BytesIO()
         buffer.write(self._frame)
@@ -182,9 +215,9 @@ class _Line:
             event = self._from_record(schemaless_reader(buffer, *reader))
         except Exception as error:  # the library raises whatever the garbage makes it stumble over
             detail = str(error)[:300] or type(error).__name__
-            raise Undecodable(f"The value is not a {self._name}: {detail}") from error
+            raise Undecodable(f"The value is not a {self._record}: {detail}") from error
         if buffer.tell() != len(value):
-            raise Undecodable(f"{len(value) - buffer.tell()} bytes follow the {self._name} in the value.")
+            raise Undecodable(f"{len(value) - buffer.tell()} bytes follow the {self._record} in the value.")
         return event
 
 

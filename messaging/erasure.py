@@ -1,24 +1,33 @@
 """Erasing what is kept of one sender, and remembering that it was, so that what is on its way does not bring it back.
 
-A service says what it keeps (`Held`); `count` and `erase` do the rest, in batches, each final by itself: what broke
-off is repeated. `mark` comes first. Whoever turns records of Kafka into rows asks `when`, in the transaction of those
-rows, and leaves alone what happened before: either it sees the mark, or its rows are there to be erased.
+What goes is what there was at one moment, the same in every service. `mark` says so beforehand, in each of them;
+once the moment has passed, `erase` takes what a service keeps (`Held`), in batches, each final by itself: what broke
+off is repeated. Whoever makes rows or events of what came from Kafka asks `when`, in the transaction of those rows,
+and leaves alone what happened before the moment. docs/capabilities/erasure.md says why nothing falls between.
 """
 
+import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import LiteralString
 
 from messaging.database import Connection
+from messaging.errors import MessagingError
 from messaging.message import TIME, Key, header_text
 
 BATCH = 10_000
 """Rows that go in one transaction."""
 
-LOCK_TIMEOUT = "15s"
+PATIENCE = timedelta(seconds=15)
 """Longest wait for those who are about to write rows of the sender."""
+
+LEAD = timedelta(seconds=2)
+"""A moment is marked in every service no later than this before it comes."""
+
+LOOK_SECONDS = 0.05
 
 Told = Callable[[str, int], None]
 """Called with a kind, and how many more of it are gone for good."""
@@ -31,7 +40,8 @@ class Held:
     count  gives their number
     erase  removes up to %(limit)s of them, or all at once
 
-    Both are given %(tenant)s, %(sender)s and %(key)s, which is `<tenant>:<sender>`.
+    Both are given %(tenant)s, %(sender)s and %(key)s, which is `<tenant>:<sender>`, and %(until)s, the moment: what
+    the database wrote down later is new work and stays.
     """
 
     kind: str
@@ -39,50 +49,72 @@ class Held:
     erase: LiteralString | bytes
 
 
+RUNS = Held(
+    "runs of jobs",
+    "select count(*) from ledger_attempts where tenant = %(tenant)s and sender = %(sender)s"
+    " and ready_at <= %(until)s::timestamptz",
+    "delete from ledger_attempts where ctid = any(array(select ctid from ledger_attempts"
+    " where tenant = %(tenant)s and sender = %(sender)s and ready_at <= %(until)s::timestamptz limit %(limit)s))",
+)
+
 OURS = (
     # The whole outbox is looked through, so this goes in one piece. A partition's rows have no ctid of their own.
     Held(
         "events in the outbox",
-        "select count(*) from outbox where key = %(key)s",
-        "delete from outbox where key = %(key)s",
+        "select count(*) from outbox where key = %(key)s and occurred_at <= %(until)s::timestamptz",
+        "delete from outbox where key = %(key)s and occurred_at <= %(until)s::timestamptz",
     ),
     Held(
         "events Kafka refused",
-        "select count(*) from outbox_refused where key = %(key)s",
-        "delete from outbox_refused where key = %(key)s",
+        "select count(*) from outbox_refused where key = %(key)s and occurred_at <= %(until)s::timestamptz",
+        "delete from outbox_refused where key = %(key)s and occurred_at <= %(until)s::timestamptz",
     ),
-    Held(
-        "runs of jobs",
-        "select count(*) from ledger_attempts where tenant = %(tenant)s and sender = %(sender)s",
-        "delete from ledger_attempts where ctid = any(array(select ctid from ledger_attempts"
-        " where tenant = %(tenant)s and sender = %(sender)s limit %(limit)s))",
-    ),
+    RUNS,
 )
-"""What every service's database keeps. Erase it last: a run under way may write an event until its own rows go."""
+"""What every service's database keeps. Erase it last: a break leaves rows that are found again, not events alone."""
 
 _MARK = """
-insert into erasures as e (owner, erased_at) values (%s, clock_timestamp())
-on conflict (owner) do update set erased_at = excluded.erased_at
+insert into erasures as e (owner, erased_at) values (%s, %s)
+on conflict (owner) do update set erased_at = greatest(e.erased_at, excluded.erased_at)
+"""
+
+# A statement has this lock before it reads the clock, and keeps it until its transaction has ended.
+_WRITING = """
+select virtualtransaction from pg_locks
+where locktype = 'relation' and relation = 'outbox'::regclass and mode = 'RowExclusiveLock' and granted
+  and database = (select oid from pg_database where datname = current_database())
 """
 
 
-async def count(conn: Connection, held: Sequence[Held], owner: Key) -> dict[str, int]:
-    """How many there are of each kind."""
+class Busy(MessagingError):
+    """A transaction has been open for too long."""
+
+
+async def moment(conn: Connection, ahead: timedelta = timedelta()) -> datetime:
+    """The time in so long from now, by the clock of the database's server."""
+    row = await (await conn.execute("select clock_timestamp() + %s", [ahead])).fetchone()
+    assert row is not None
+    at: datetime = row[0]
+    return at
+
+
+async def count(conn: Connection, held: Sequence[Held], owner: Key, until: datetime | None = None) -> dict[str, int]:
+    """How many there are of each kind; with `until`, of those that there were by then."""
     found = {}
     for one in held:
-        row = await (await conn.execute(one.count, _parameters(owner))).fetchone()
+        row = await (await conn.execute(one.count, _parameters(owner, until))).fetchone()
         assert row is not None
         found[one.kind] = int(row[0])
     return found
 
 
-async def erase(conn: Connection, held: Sequence[Held], owner: Key, told: Told) -> dict[str, int]:
-    """Erase all of each kind, in this order; how many there were. The connection is in no transaction."""
+async def erase(conn: Connection, held: Sequence[Held], owner: Key, until: datetime, told: Told) -> dict[str, int]:
+    """Erase of each kind what there was by then, in this order; how many. The connection is in no transaction."""
     gone = dict.fromkeys((one.kind for one in held), 0)
     for one in held:
         while True:
             async with conn.transaction():
-                rows = (await conn.execute(one.erase, _parameters(owner))).rowcount
+                rows = (await conn.execute(one.erase, _parameters(owner, until))).rowcount
             gone[one.kind] += rows
             told(one.kind, rows)
             if rows < BATCH:
@@ -90,16 +122,32 @@ async def erase(conn: Connection, held: Sequence[Held], owner: Key, told: Told) 
     return gone
 
 
-async def mark(conn: Connection, owner: Key) -> None:
-    """Remember that this sender is erased as of now. Returns when every transaction that did not know has ended.
+async def mark(conn: Connection, owner: Key, at: datetime) -> None:
+    """Remember that of this sender all goes that there is at that moment, unless a later one is remembered. Every
+    transaction that did not know has ended by the time this one does.
 
-    The connection is in no transaction, and is the owner's of the tables.
+    The connection is the owner's of the tables, and in a transaction only to write down more at once.
     """
     async with conn.transaction():
-        await conn.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
+        await conn.execute("select set_config('lock_timeout', %s, true)", [f"{PATIENCE.total_seconds():g}s"])
         # Whoever has asked `when` shares the lock until its rows are committed. Other senders are not kept waiting.
         await conn.execute("select pg_advisory_xact_lock(erasure_lock(%s))", [digest(owner)])
-        await conn.execute(_MARK, [digest(owner)])
+        await conn.execute(_MARK, [digest(owner), at])
+
+
+async def await_writers(conn: Connection) -> None:
+    """Wait until every transaction has ended that has written an event or is about to: what they wrote by now is
+    there to be erased. Nobody is kept waiting for it. Raises Busy after PATIENCE.
+    """
+    deadline, left = time.monotonic() + PATIENCE.total_seconds(), await _writing(conn)
+    while left:
+        if time.monotonic() > deadline:
+            raise Busy(
+                f"{conn.info.dbname}: a transaction that writes events has been open for more than "
+                f"{PATIENCE.total_seconds():g} s. What is erased by now stays erased; run this again."
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+        left &= await _writing(conn)
 
 
 async def when(conn: Connection, owners: Iterable[Key]) -> dict[Key, datetime]:
@@ -137,5 +185,10 @@ def digest(owner: Key) -> bytes:
     return hashlib.sha256(str(owner).encode()).digest()
 
 
-def _parameters(owner: Key) -> dict[str, object]:
-    return {"tenant": owner.tenant, "sender": owner.sender, "key": str(owner), "limit": BATCH}
+async def _writing(conn: Connection) -> set[str]:
+    return {row[0] for row in await (await conn.execute(_WRITING)).fetchall()}
+
+
+def _parameters(owner: Key, until: datetime | None) -> dict[str, object]:
+    at = "infinity" if until is None else until
+    return {"tenant": owner.tenant, "sender": owner.sender, "key": str(owner), "until": at, "limit": BATCH}

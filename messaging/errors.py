@@ -103,3 +103,8 @@ class OutboxFull(MessagingError):
 
 class Misconfigured(MessagingError):
     """A setting, a topic or a schema is not as this process needs it. The message names the remedy."""
+
+
+def reason(error: Exception) -> str:
+    """What a client's error says, for the middle of a sentence: its first line (hints are below), no full stop."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".? ")

@@ -157,7 +157,7 @@ class Fairness:
         sender.starts.append((estimate, among_tenants, tenant.senders.start(sender, estimate, reach, turn)))
         self.waiting -= 1
         self.running += 1
-        return Pick(sender.key, lent)
+        return tuple.__new__(Pick, (sender.key, lent))  # what Pick(…) does, without the call in between
 
     def finished(self, key: Key, slot_seconds: float | None) -> None:
         """A start is over: its slot is free, its charge becomes what it took. None: nothing is charged.
@@ -177,7 +177,8 @@ class Fairness:
             self._tenants.charge(tenant, used - estimate)
             tenant.senders.charge(sender, used - estimate)
             self._estimate += SMOOTHING * (used - self._estimate)
-            self._longest = max(used, self._longest - used / LONG_MEMORY)
+            longest = self._longest - used / LONG_MEMORY
+            self._longest = used if used > longest else longest
         tenant.senders.end(key, sender, self._tickets)
         self._tenants.end(key.tenant, tenant, self._tickets)
         self.running -= 1

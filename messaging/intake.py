@@ -44,8 +44,11 @@ class Intake:
         """Queue a batch; a record of a partition that is not ours any more is left to its new owner."""
         now = time.time()
         admit, park = self._scheduler.admit, self._scheduler.lanes.add_bare
+        topic = number = partition = None
         for record in records:
-            partition = partitions.get((record.topic(), record.partition()))  # type: ignore[arg-type]
+            if record.partition() != number or record.topic() != topic:
+                topic, number = record.topic(), record.partition()
+                partition = partitions.get((topic, number))  # type: ignore[arg-type]
             offset = record.offset()
             if partition is None or offset is None or not partition.offsets.seen(offset):
                 continue

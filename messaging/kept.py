@@ -22,12 +22,16 @@ class Kept:
         self.size = len(self._key or b"") + len(self._value or b"")
         raw = record.headers() or []
         named = {intern(name): value for name, value in raw} if isinstance(raw, list) else {}
-        self._headers: dict[str, bytes] | list[tuple[str, bytes | None]]
-        if len(named) == len(raw) and None not in named.values():
-            self._headers = named
-            self.size += sum(map(len, named)) + sum(map(len, named.values()))
-        else:
+        self._headers: dict[str, bytes] | list[tuple[str, bytes | None]] = named
+        try:
+            # Joined to be counted: it is the quickest way, and refuses a header without a value.
+            self.size += len("".join(named)) + len(b"".join(named.values()))
+            plain = len(named) == len(raw)
+        except TypeError:
+            plain = False
+        if not plain:
             self._headers = header_pairs(raw)
+            self.size = len(self._key or b"") + len(self._value or b"")
             self.size += sum(len(name) + len(value or b"") for name, value in self._headers)
 
     def key(self) -> bytes | None:

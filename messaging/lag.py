@@ -14,6 +14,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from messaging.admin import PASSING
 from messaging.errors import Outage
 
 ANSWER_SECONDS = 5.0
@@ -47,7 +48,12 @@ class Lag:
     """Asks Kafka. Bounded work: a request a group, two for all ends, and one record of each partition that lags."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 2})
+        self._config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "log_level": 2,
+        }
+        self._admin = AdminClient(self._config)
         self._reader = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -71,7 +77,12 @@ class Lag:
     async def of(self, groups: Mapping[str, Sequence[Place]]) -> dict[str, list[PartitionLag]]:
         """For each group its places, in their order. Raises Outage (resource "kafka")."""
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self._ask, groups)
+            try:
+                return await asyncio.to_thread(self._ask, groups)
+            except Outage:
+                # One that gave up on a coordinator ends the process when that comes back (librdkafka issue 4605).
+                self._admin = await asyncio.to_thread(AdminClient, self._config)
+                raise
 
     async def close(self) -> None:
         """Close the clients."""
@@ -99,9 +110,11 @@ class Lag:
             }
             self._read_stamps(list(unread))
         except KafkaException as error:
-            raise Outage(f"Kafka did not say how far its groups are: {error.args[0].str()}", "kafka") from error
+            fault = error.args[0]
+            said = "did not answer when asked" if fault.code() in PASSING else f"refused ({fault.str()}) to say"
+            raise Outage(f"Kafka {said} how far its groups are.", "kafka") from error
         except FutureTimeout as error:
-            raise Outage("Kafka did not say how far its groups are.", "kafka") from error
+            raise Outage("Kafka did not answer when asked how far its groups are.", "kafka") from error
         return {
             group: [self._lag(place, positions.get(place), starts[place], ends[place]) for place in wanted]
             for (group, wanted), positions in zip(groups.items(), committed, strict=True)

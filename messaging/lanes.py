@@ -209,7 +209,8 @@ class Lanes:
 
     def _took(self, size: int) -> None:
         self.payload_bytes += size
-        self._largest = max(float(size), self._largest * FADES)
+        faded = self._largest * FADES
+        self._largest = size if size > faded else faded
 
     def _lane(self, key: Key) -> _Lane:
         lane = self._lanes.get(key)

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 # CloudEvents 1.0, Kafka binding, binary mode: attribute name with "ce_" in front.
@@ -37,22 +37,37 @@ class Key(NamedTuple):
         if not raw:
             raise ValueError("the record has no key; expected <tenant>:<sender>")
         tenant, colon, sender = raw.decode("utf-8").partition(":")
-        if not colon or not tenant or not sender:
+        if not colon:
             raise ValueError("the record's key is not <tenant>:<sender>")
-        if max(len(tenant.encode()), len(sender.encode())) > MAX_KEY_PART:
-            raise ValueError(f"a part of the record's key is longer than {MAX_KEY_PART} bytes")
-        if not (tenant + sender).isprintable():
-            # Postgres refuses a NUL, and no other control character helps a person who reads it.
-            raise ValueError("the record's key holds control characters")
+        for name, part in (("tenant", tenant), ("sender", sender)):
+            if wrong := wrong_in_part(part):
+                raise ValueError(f"the {name} in the record's key {wrong}")
         return cls(tenant, sender)
 
     def __str__(self) -> str:
         return f"{self.tenant}:{self.sender}"
 
 
+def wrong_in_part(part: str) -> str | None:
+    """Why a tenant or sender cannot be one, as the rest of a sentence; None when it can."""
+    if not part:
+        return "is empty"
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError:
+        return "is not text in UTF-8"
+    if size > MAX_KEY_PART:
+        return f"is longer than {MAX_KEY_PART} bytes"
+    # Postgres refuses a NUL, and no other control character helps a person who reads it.
+    return None if part.isprintable() else "holds control characters"
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One event or job on its way into the outbox: the value is already encoded (see `codec`)."""
+    """One event or job on its way into the outbox: the value is already encoded (see `codec`).
+
+    It happened when the database writes it down (`occurred_at` None): by the clock that its rows' times are of.
+    """
 
     topic: str
     key: str
@@ -63,7 +78,7 @@ class Envelope:
     subject: str
     traceparent: str | None = None
     id: uuid.UUID = field(default_factory=lambda: new_id())
-    occurred_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    occurred_at: datetime | None = None
 
 
 def new_id() -> uuid.UUID:

@@ -4,7 +4,8 @@
     migrate     the schema, applied by the owner; the service's role gets DML and no DDL
     verify      what a service does at start: compare, never change
 
-All three are safe to run at once from any number of processes.
+All three are safe to run at once from any number of processes. The first two raise Outage (resource
+"database") while Postgres is away.
 """
 
 import hashlib
@@ -19,8 +20,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from messaging.database import Pool
-from messaging.errors import Misconfigured
+from messaging.database import Pool, is_outage
+from messaging.errors import Misconfigured, Outage, reason
 
 DIRECTORY = Path(__file__).parent / "migrations"
 """This room's own migrations; every service's database has them."""
@@ -47,6 +48,8 @@ _RIGHTS = {
     "schema_migrations": "SELECT",
     # Who is erased is the owner's to say; the service only knows it, and forgets it after a while.
     "erasures": "SELECT, DELETE",
+    # What was asked for stays as it was asked; only the registry's answer may change.
+    "schema_ids": "SELECT, INSERT, UPDATE (id, learnt_at)",
 }
 _ROWS = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -158,9 +161,14 @@ def _check_unchanged(migration: Migration, recorded: str) -> None:
 @contextmanager
 def _locked(conninfo: str) -> Iterator[Connection]:
     """A connection in autocommit that holds the deploy lock of its database until it closes."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
-        yield connection
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
+            yield connection
+    except psycopg.Error as error:
+        if not is_outage(error):
+            raise
+        raise Outage(f"Postgres does not answer the deploy step: {reason(error)}.", "database") from error
 
 
 def _ensure_role(connection: Connection, name: str, password: str | None, attributes: str) -> None:

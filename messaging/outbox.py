@@ -3,8 +3,7 @@
 Writers never wake the relay by hand: the table's trigger does, and refuses rows when the outbox is full.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, LiteralString
 
@@ -22,7 +21,8 @@ REPLAY_WINDOW = timedelta(days=7)
 
 INSERT: LiteralString = """
 INSERT INTO outbox (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)
-SELECT id, topic, key, type, version, payload, source, subject, traceparent, occurred_at FROM (
+SELECT id, topic, key, type, version, payload, source, subject, traceparent,
+    coalesce(occurred_at, clock_timestamp()) FROM (
     SELECT * FROM unnest(
         %(id)s::uuid[], %(topic)s::text[], %(key)s::text[], %(type)s::text[], %(version)s::int[],
         %(payload)s::bytea[], %(source)s::text[], %(subject)s::text[], %(traceparent)s::text[],
@@ -39,7 +39,7 @@ SELECT id, topic, key, type, version, payload, source, subject, traceparent, occ
 
 The condition makes the rows follow the first CTE: they are numbered after its row lock is held, which is what keeps
 the events of one aggregate in the order of its changes; and there are none when it changed nothing.
-Run it inside `refusing()`.
+Run it inside `refusing()`. `stamped` has the events happen when the row says.
 """
 
 
@@ -47,9 +47,19 @@ INSERT_ONE: LiteralString = """
 INSERT INTO outbox (id, topic, key, type, version, payload, source, subject, traceparent, occurred_at)
 SELECT %(event_id)s::uuid, %(event_topic)s::text, %(event_key)s::text, %(event_type)s::text, %(event_version)s::int,
     %(event_payload)s::bytea, %(event_source)s::text, %(event_subject)s::text, %(event_traceparent)s::text,
-    %(event_occurred_at)s::timestamptz
+    coalesce(%(event_occurred_at)s::timestamptz, clock_timestamp())
 """
-"""INSERT for a statement that brings exactly one event; `one` fills it in. Arrays cost several times as much."""
+"""INSERT for a statement that brings exactly one event; `one` fills it in. Arrays cost several times as much.
+
+It may be followed by `FROM request` instead of the condition, where that CTE gives one row or none.
+"""
+
+
+def stamped(insert: LiteralString, at: LiteralString) -> LiteralString:
+    """INSERT or INSERT_ONE, whose events happen at this time, given as SQL. A row and its events in ONE statement
+    must share one: a sender is erased up to a moment, which must not fall between them (see `erasure`).
+    """
+    return insert.replace("clock_timestamp()", at)
 
 
 async def add(connection: Connection, envelopes: Sequence[Envelope]) -> None:
@@ -99,15 +109,16 @@ def one(envelope: Envelope) -> Mapping[str, Any]:
     }
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
+class refusing:  # noqa: N801 - a context manager, used as one
     """Turn the trigger's refusal into OutboxFull. The caller's transaction is lost either way."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if error.sqlstate == FULL:
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, psycopg.Error) and error.sqlstate == FULL:
             raise OutboxFull("Too many events wait to be sent; try again later.") from error
-        raise
 
 
 async def maintain(connection: Connection, keep: timedelta = REPLAY_WINDOW) -> int:

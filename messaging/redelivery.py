@@ -67,7 +67,8 @@ class Redelivery:
         self._partitions = range(partitions)
         self._admin = admin_client(bootstrap)
         self._producer = Producer(
-            producer_config(bootstrap, "redelivery") | {"message.max.bytes": 1_200_000, "message.timeout.ms": 60_000}
+            producer_config(bootstrap, "redelivery")
+            | {"message.max.bytes": 1_200_000, "message.timeout.ms": 60_000, "log_level": 2}
         )
         self._consumer = Consumer(
             {
@@ -111,7 +112,8 @@ class Redelivery:
             answer = self._admin.list_consumer_group_offsets([asked], request_timeout=_ANSWER_SECONDS)[group]
             had = {place.partition: place.offset for place in answer.result(_ANSWER_SECONDS).topic_partitions or ()}
             starts = self._offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-            if since is not None:
+            # Kafka knows no time before 1970, and has no record from then.
+            if since is not None and since > 0:
                 # -1 for a partition without a record that is as young.
                 of_time = self._offsets(OffsetSpec.for_timestamp(int(since * 1000)))
                 starts = {n: max(starts[n], first) if first >= 0 else had.get(n, 0) for n, first in of_time.items()}

@@ -77,7 +77,7 @@ class Registry:
     async def lookup(self, subject: str, schema: Schema) -> int:
         """The id under which exactly this schema is registered. Raises Misconfigured when it is not."""
         try:
-            answer = await self._call("POST", f"/subjects/{quote(subject, safe='')}", {"schema": _text(schema)})
+            answer = await self._call("POST", f"/subjects/{quote(subject, safe='')}", {"schema": text_of(schema)})
         except _Refused as refused:
             if refused.not_found:
                 raise Misconfigured(
@@ -96,7 +96,7 @@ class Registry:
         try:
             # The level can be set before the subject has a version, so nothing is ever let in without it.
             await self._insist("PUT", f"/config/{path}", {"compatibility": COMPATIBILITY})
-            answer = await self._insist("POST", f"/subjects/{path}/versions", {"schema": _text(schema)})
+            answer = await self._insist("POST", f"/subjects/{path}/versions", {"schema": text_of(schema)})
         except _Refused as refused:
             raise refused.misconfigured(f"a version of {subject}") from refused
         return _integer(answer, "id")
@@ -190,7 +190,8 @@ class _Refused(Exception):
         return Misconfigured(f"The registry refuses {doing} ({self.status}): {self}")
 
 
-def _text(schema: Schema) -> str:
+def text_of(schema: Schema) -> str:
+    """A schema as the registry is given it."""
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 

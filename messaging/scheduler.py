@@ -214,7 +214,8 @@ class Scheduler:
             self.fairness.finished(key, seconds if run.job is not None else None)
         if run.job is not None:
             self.meters.slot_seconds.observe(seconds)
-            self.meters.wait_seconds.observe(max(0.0, run.started_at - run.entry.ready_at))
+            waited = run.started_at - run.entry.ready_at
+            self.meters.wait_seconds.observe(waited if waited > 0.0 else 0.0)
 
     def _hold(self, decision: Decision, error: MessagingError) -> None:
         now = self._loop.time()
@@ -231,10 +232,11 @@ class Scheduler:
 
     def _settle(self, run: Run) -> None:
         entry, verdict = run.entry, run.verdict
-        if isinstance(verdict, Finished):
+        finished = isinstance(verdict, Finished)
+        if finished:
             # Of a revoked partition, too: its offsets are committed after the drain.
             entry.partition.offsets.finished(entry.offset)
-        if isinstance(verdict, Finished) or not entry.partition.active:
+        if finished or not entry.partition.active:
             self._ready.unblock(entry.key)
             return
         now = self._loop.time()

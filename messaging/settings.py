@@ -4,8 +4,9 @@ This is the only file that may read the environment. Every variable begins with 
 """
 
 import os
+import re
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -42,18 +43,30 @@ class ProcessSettings(BaseSettings):
 
 S = TypeVar("S", bound=BaseSettings)
 
+_FIELD = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
+"""What may be a field's name in a sentence: names of one word could be just that."""
+
 
 def load(kind: type[S]) -> S:
     """Read the settings of one process. Raises Misconfigured naming each variable at fault and why."""
     try:
         return kind()
     except ValidationError as error:
-        prefix = kind.model_config.get("env_prefix", "")
-        faults = "; ".join(
-            f"{prefix}{'_'.join(str(part) for part in fault['loc'])}".upper() + f": {fault['msg']}"
-            for fault in error.errors()
-        )
+        faults = "; ".join(_told(kind, fault["loc"], fault["msg"]) for fault in error.errors())
         raise Misconfigured(f"Settings are missing or wrong: {faults}") from error
+
+
+def variables(kind: type[BaseSettings]) -> dict[str, str]:
+    """The environment variable of each field."""
+    prefix = kind.model_config.get("env_prefix", "")
+    return {name: f"{prefix}{name}".upper() for name in kind.model_fields}
+
+
+def _told(kind: type[BaseSettings], place: tuple[Any, ...], message: str) -> str:
+    """One fault, with variables where a validator names fields. A fault between fields has no place of its own."""
+    known = variables(kind)
+    said = _FIELD.sub(lambda word: known.get(word[0], word[0]), message.removeprefix("Value error, "))
+    return f"{known.get(str(place[0]), str(place[0]))}: {said}" if place else said
 
 
 def inherited_environment() -> dict[str, str]:
@@ -73,7 +86,7 @@ def read_secret(path: Path | None, purpose: str) -> str:
     try:
         secret = path.read_text("utf-8").strip()
     except OSError as error:
-        raise Misconfigured(f"The file for {purpose} cannot be read: {error}") from error
+        raise Misconfigured(f"The file for {purpose} cannot be read: {path}: {error.strerror}.") from error
     if not secret:
         raise Misconfigured(f"The file for {purpose} is empty: {path.name}")
     return secret

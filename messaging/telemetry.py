@@ -66,6 +66,11 @@ EVENTS_TOO_OLD = Counter(
 EVENTS_EXPIRED = Counter(
     "workbot_events_expired_total", "Events that Kafka's retention deleted before analytics read them", ["topic"]
 )
+OFFSETS_EMPTY = Counter(
+    "workbot_offsets_empty_total",
+    "Offsets without an event that analytics passed over: marks of transactions, and what they took back",
+    ["topic"],
+)
 TABLE_KEYS = Gauge("workbot_table_keys", "Keys in the tables of this process", ["group"])
 
 STREAMS_OPEN = Gauge("workbot_streams_open", "Live streams of notifications that are followed")

@@ -16,21 +16,13 @@ from messaging.backlog import Backlog
 from messaging.bell import Bell
 from messaging.cursor import SLICE_ROWS, Connection, Cursor, Order, Position, Row, Slice
 from messaging.leader import BEAT_SECONDS, Leader, LostLead
+from messaging.pace import POLL_MIN, Pace
 from messaging.positions import Positions
 from messaging.publisher import Batch, Publisher
 from messaging.watchdog import Watchdog
 
-POLL_MIN = 0.002
 POLL_MAX = 0.02
 """Seconds between looks at the table while it stays empty: doubling."""
-
-BUSY_RATE = 500
-PACE_SECONDS = 0.1
-POLL_BUSY = 0.03
-"""While so many rows a second come, or more, over so many seconds, the table is read every so many: fewer and larger
-reads leave more of the machine to those who write. An event then waits some fifteen milliseconds longer. Requests
-with events, on two cores with the relay and Kafka, kept 0.80 to 0.84 of their rate without; read every 2 ms, 0.65.
-"""
 
 POLLS_BEFORE_SLEEP = 4
 FALLBACK_POLL = 0.25
@@ -62,23 +54,6 @@ class UnderWay:
     end: Position
 
 
-class _Pace:
-    """How long to wait between two reads, by the rows that came lately."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._rows = 0
-        self._busy = False
-
-    def after(self, rows: int) -> float:
-        self._rows += rows
-        seconds = time.monotonic() - self._since
-        if seconds >= PACE_SECONDS:
-            self._busy = self._rows >= BUSY_RATE * seconds
-            self._since, self._rows = self._since + seconds, 0
-        return POLL_BUSY if self._busy else POLL_MIN
-
-
 class Term:
     """Leads until told to stop, or until an error says that this process cannot lead. One thread, one connection."""
 
@@ -91,7 +66,7 @@ class Term:
         self._next_beat = 0.0
         self._saved_at = 0.0
         self._read_again_at = 0.0
-        self._pace = _Pace()
+        self._pace = Pace(time.monotonic())
         self._give_up_at = float("inf")
         self._empty_polls = 0
         self._under_way: deque[UnderWay] = deque()
@@ -113,6 +88,8 @@ class Term:
                     continue
                 if self._under_way:
                     self._publisher.poll(early if early > 0 else POLL_MIN)
+                elif early > 0:
+                    self._stop.wait(early)
                 else:
                     self._rest()
             while self._under_way:
@@ -132,7 +109,8 @@ class Term:
             self._publisher.poll(0)
         elif self._under_way:
             self._under_way[-1].end = piece.end
-        self._read_again_at = 0.0 if piece.more else time.monotonic() + self._pace.after(len(piece.rows))
+        now = time.monotonic()
+        self._read_again_at = 0.0 if piece.more else now + self._pace.after(len(piece.rows), now)
         return bool(piece.rows) or piece.more
 
     def _confirm(self) -> None:

@@ -69,7 +69,8 @@ class Level(Generic[Name, M]):
             if waits or runs:
                 self._active += 1
                 self.weights += member.weight
-                self._heaviest = max(self._heaviest, member.weight)
+                if member.weight > self._heaviest:
+                    self._heaviest = member.weight
         elif not (waits or runs):
             self._active -= 1
             # From 0 again when it can be, so that rounding errors do not add up over the years.

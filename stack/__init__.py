@@ -22,12 +22,21 @@ Read in this order:
     refusal      why a service does not take what it was given: the reason it left in its log
     watch        asks a child whether it is ready and alive, and says when to give it up
     supervisor   the one asyncio process that keeps the children running
-    given        which settings a stack was started with, told from those of a later call
+    given        which settings a stack was given: those nothing knows, and those that differ from a later call's
     daemon       a supervisor as its own process
     embedded     one stack as a whole, from its lock to its last child
     desk         the supervisor's side of the control socket
     control      the other side: for the command, the load test and tests
     steps, events, erase
                  parts of the command: the deploy step; where consumers are; one sender's data erased
+    sentences    pure: what the command says of a failure, with what to do about it
     cli          the `workbot` command; launch starts stacks for it, passing the load test; screen and terminal print
 """
+
+import signal
+import sys
+from pathlib import PurePath
+
+if PurePath(sys.argv[0]).name == "workbot" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C while the command is being loaded, which takes a second, ends it without a traceback. `cli` changes back.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stack.patience import INFRA_SECONDS
 
 INFRA = ("postgres", "kafka", "registry")
-"""The parts every service needs; they start before the deploy step."""
+"""The servers; they start before the deploy step, and so before every service."""
 
 
 class NotReady(Exception):

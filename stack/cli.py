@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -9,12 +10,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from messaging import settings as environment
+from messaging.errors import Misconfigured
 from messaging.settings import read_secret
 from stack import control, erase, events, keys, launch, logs, passing, ports, progress, screen, steps
 from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
-from stack.terminal import Chosen, err, faults, out, settings_kept
+from stack.status import complaints
+from stack.terminal import Chosen, err, faults, out, say, settings_kept, warn_of_unknown
 
 UP_SECONDS = 300.0
 
@@ -33,9 +36,12 @@ def workbot(
 ) -> None:
     """WorkBot's processing layer on this machine: Postgres, Kafka, a schema registry, and the services on them."""
     with faults():
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # Loaded: from here on Ctrl-C is told of. Before, it ended the command at once (see the package).
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         settings = environment.load(StackSettings)
         chosen = (data_dir or settings.data_dir).expanduser().resolve()
-        Chosen.settings = settings.model_copy(update={"data_dir": chosen})
+        Chosen.settings, Chosen.data_dir = settings.model_copy(update={"data_dir": chosen}), chosen
 
 
 @app.command()
@@ -57,6 +63,7 @@ def up(
     """
     with faults():
         fixed = dict(_port(text) for text in port or [])
+        warn_of_unknown()
         if detach:
             _up_detached(fixed)
             endpoints = control.endpoints(Chosen.settings.data_dir)
@@ -91,7 +98,10 @@ def down(
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the addresses.")] = False,
 ) -> None:
-    """Show every part: state, address, restarts, memory. Exits with 1 when no stack runs or a part is not ready."""
+    """Show every part: state, address, restarts, memory; last the supervisor, which starts and watches the others.
+
+    Exits with 1 when no stack runs or a part is not ready, also when it was stopped by hand.
+    """
     data_dir = Chosen.settings.data_dir
     with faults():
         current, endpoints = control.status(data_dir), control.endpoints(data_dir)
@@ -100,6 +110,8 @@ def status(
         else:
             out.print(screen.table(current))
             out.print(screen.moved(endpoints), highlight=False)
+        for complaint in complaints(current.ill):
+            say(complaint)
         if not current.ready:
             raise typer.Exit(1)
 
@@ -156,7 +168,10 @@ def token(
 
     with faults():
         layout = Layout(Chosen.settings.data_dir)
-        secret = read_secret(keys.path(layout, keys.TOKEN_KEY), "the key that signs tokens (made by `workbot up`)")
+        key = keys.path(layout, keys.TOKEN_KEY)
+        if not key.exists():
+            raise Misconfigured(f"No stack has run on {layout.root} yet. `workbot up` starts one.")
+        secret = read_secret(key, "the key that signs tokens")
         try:
             sys.stdout.write(issue(secret, sub, tenant, role, hours * 3600) + "\n")
         except ValueError as error:
@@ -180,29 +195,32 @@ def demo(context: typer.Context) -> None:
     """Start the stack if it does not run, run the load test, and say where everything is. Takes its options, too."""
     if "--help" in context.args:
         _replace_by_loadtest("demo", context.args)
+    if any(text.partition("=")[0] == "--data-dir" for text in context.args):
+        raise typer.BadParameter("it stands before the command: workbot --data-dir DIR demo", param_hint="--data-dir")
     data_dir = Chosen.settings.data_dir
     with faults():
         if control.is_running(data_dir):
-            out.print(f"A stack is running already. {settings_kept(data_dir)}", highlight=False, markup=False)
+            say(f"A stack is running already. {settings_kept(data_dir)}", out)
         else:
+            warn_of_unknown()
             _up_detached({})
         control.wait_until_ready(data_dir)
         endpoints = control.endpoints(data_dir)
     code = passing.run(_loadtest("demo", context.args))
     out.print()
     out.print(screen.addresses(endpoints))
-    out.print("The stack is still running; `workbot down` stops it.", highlight=False)
+    say("The stack is still running; `workbot down` stops it.", out)
     raise typer.Exit(code)
 
 
 def _up_detached(fixed: dict[str, int]) -> None:
     settings = Chosen.settings
     try:
-        with screen.View(out) as view:
+        with screen.View(out, refusals=False) as view:
             launch.detached(settings, progress.shown_on(out), fixed, view.show, UP_SECONDS)
     except KeyboardInterrupt:
         if control.is_running(settings.data_dir):
-            err.print("The stack goes on starting by itself; `workbot down` ends it.", highlight=False)
+            say("The stack goes on starting by itself; `workbot down` ends it.")
         raise
 
 

@@ -1,6 +1,6 @@
 """Talking to a running stack: what the command, the load test and tests use. Synchronous.
 
-with the stack up:   status(), endpoints(), restart(name, env), halt(name)
+with the stack up:   status(), endpoints(), reach(data_dir, *parts), restart(name, env), halt(name)
 to end it:           stop()
 whether it runs:     is_running()
 """
@@ -16,7 +16,7 @@ from stack import locks, sockets
 from stack.endpoints import Endpoints
 from stack.layout import Layout
 from stack.settings import PROJECT
-from stack.status import Status
+from stack.status import Status, complaints
 
 Answer = TypeVar("Answer")
 
@@ -25,6 +25,10 @@ DEFAULT_DATA_DIR = PROJECT / ".workbot"
 
 class NotRunning(Misconfigured):
     """No stack runs on this data directory. `workbot up` starts one."""
+
+
+class PartsNotReady(Misconfigured):
+    """A part that is needed is not ready. The message says which, why, and what to do."""
 
 
 class ControlFailed(Misconfigured):
@@ -44,6 +48,13 @@ def status(data_dir: Path = DEFAULT_DATA_DIR) -> Status:
 def endpoints(data_dir: Path = DEFAULT_DATA_DIR) -> Endpoints:
     """Every address, valid for as long as this stack runs. Raises NotRunning."""
     return _read(Endpoints.from_json, _ask(data_dir, {"do": "endpoints"}), data_dir)
+
+
+def reach(data_dir: Path, *parts: str) -> Endpoints:
+    """Every address, once it is seen that these parts of the stack are ready. Raises NotRunning, PartsNotReady."""
+    if ill := [child for child in status(data_dir).ill if child.name in parts]:
+        raise PartsNotReady("\n".join(complaints(ill)))
+    return endpoints(data_dir)
 
 
 def restart(
@@ -93,7 +104,7 @@ def wait_until_ready(data_dir: Path = DEFAULT_DATA_DIR, timeout: float = 120.0) 
             if current.ready:
                 return current
             if current.refused:
-                raise ControlFailed("\n".join(child.complaint for child in current.refused))
+                raise ControlFailed("\n".join(complaints(current.refused)))
             waiting = ", ".join(f"{child.name} ({child.phase})" for child in current.ill)
         if time.monotonic() >= deadline:
             raise ControlFailed(

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from messaging.errors import Misconfigured
-from stack import given, keys, locks, memory, pghome, plan, ports, services, sockets, state
+from stack import given, keys, locks, memory, pghome, plan, ports, sentences, services, sockets, state
 from stack.artifacts import Progress, Store
 from stack.desk import Desk, Refused
 from stack.layout import Layout
@@ -170,23 +170,15 @@ class Embedded:
         return self.endpoints.as_json()
 
     async def _halt(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        assert self.supervisor is not None
-        name = request.get("name")
-        known = [child for child, life in self.supervisor.lives.items() if not life.child.once]
-        if name not in known:
-            raise Refused(f"There is no part named {name!r} that runs. There are: {', '.join(known)}.")
+        name = self._part(request)
         try:
-            await self.supervisor.halt(str(name))
+            await self.supervisor.halt(name)
         except TimeoutError:
             raise Refused(f"{name} was told to stop and is not gone yet; see its log.") from None
         return {}
 
     async def _restart(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        name, overrides = request.get("name"), request.get("env")
-        if name not in self.supervisor.lives:
-            raise Refused(f"There is no child named {name}; the names are {', '.join(self.supervisor.lives)}.")
-        if self.supervisor.lives[name].child.once:
-            raise Refused(f"{name} is a step, not a server; the `workbot` command has its parts.")
+        name, overrides = self._part(request), request.get("env")
         if not isinstance(overrides, dict):
             raise Refused("env must be an object of strings.")
         try:
@@ -197,6 +189,20 @@ class Embedded:
             raise Refused(f"{name} was restarted but is not ready yet; see its log.") from None
         return {}
 
+    def _part(self, request: Mapping[str, Any]) -> str:
+        """The part that a request names. Raises Refused when there is none, or it is not one that keeps running."""
+        name = request.get("name")
+        lives = self.supervisor.lives
+        if name not in lives:
+            servers = ", ".join(known for known, life in lives.items() if not life.child.once)
+            raise Refused(f"There is no part named {name!r}. There are: {servers}.")
+        if lives[name].child.once:
+            raise Refused(
+                f"{name} is a step that runs once, at the start: it cannot be stopped or started. `workbot migrate`, "
+                "`workbot topics create` and `workbot schemas register` are what it does."
+            )
+        return str(name)
+
     async def status(self) -> Status:
         """How everything is, memory included."""
         lives = self.supervisor.lives
@@ -206,7 +212,7 @@ class Embedded:
                 name=name,
                 phase=life.phase,
                 address=life.child.address,
-                message=life.message,
+                message=sentences.for_folder(life.message, self.layout.root),
                 since=life.since,
                 restarts=life.restarts,
                 pid=life.pid,

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated, NamedTuple
 
 import psycopg
@@ -17,15 +18,16 @@ import services.analytics.erasure
 import services.documents.erasure
 import services.gateway.erasure
 import services.notifications.erasure
+from messaging import erasure
 from messaging.database import Connection
-from messaging.erasure import Told
+from messaging.erasure import RUNS, Told
 from messaging.errors import MessagingError
-from messaging.message import Key
+from messaging.message import Key, wrong_in_part
 from messaging.settings import read_secret
 from services.documents.storage import LocalStorage
-from stack import control
+from stack import control, sentences
 from stack.endpoints import Endpoints
-from stack.terminal import Chosen, faults, out
+from stack.terminal import Chosen, faults, out, say
 from web.tokens import TEAM
 
 Counts = Mapping[str, int]
@@ -45,12 +47,17 @@ class Share:
 
     service: str
     count: Callable[[Connection, Key], Awaitable[Counts]]
-    erase: Callable[[Connection, Key, Told], Awaitable[Counts]]
+    mark: Callable[[Connection, Key, datetime], Awaitable[None]]
+    erase: Callable[[Connection, Key, datetime, Told], Awaitable[Counts]]
 
 
+AHEAD = timedelta(seconds=3)
+"""How far ahead the moment is set up to which all goes; doubled when the services were not told early enough."""
+
+MOMENTS = 4
 AFTERMATHS = 2
 AFTERMATH_SECONDS = 2.0
-"""How often, and how long after, it is erased once more what runs under way wrote down meanwhile."""
+"""How often, and how long after, it is looked for what runs under way wrote down of themselves meanwhile."""
 
 
 class NotErased(MessagingError):
@@ -73,10 +80,15 @@ def erase(
     """
     owner = _owner(tenant, sender)
     with faults():
-        endpoints = control.endpoints(Chosen.settings.data_dir)
+        endpoints = control.reach(Chosen.settings.data_dir, "postgres")
         kept = asyncio.run(_count(endpoints, owner))
-        out.print(f"Kept of sender {owner.sender} of tenant {owner.tenant}:", highlight=False, markup=False)
-        out.print(_table(kept, "rows"))
+        whose = f"sender {owner.sender} of tenant {owner.tenant}"
+        unknown = not any(line.rows for line in kept)
+        if unknown:
+            say(f"Nothing is known of {whose}. Unless all was erased before: is the name right?", out)
+        else:
+            say(f"Kept of {whose}:", out)
+            out.print(_table(kept, "rows"))
         if dry_run:
             out.print("Counts by hour and day in analytics are not listed; they would go, too.", highlight=False)
             return
@@ -84,29 +96,37 @@ def erase(
             typer.confirm("Erase all of it for good?", abort=True)
         gone: list[Line] = []
         try:
-            asyncio.run(_erase(endpoints, owner, kept, gone))
+            until = asyncio.run(_agree(endpoints, owner))
+            asyncio.run(_erase(endpoints, owner, until, kept, gone))
             for _ in range(AFTERMATHS):
-                if not (left := _left(endpoints, owner)):
+                looked_at, left = asyncio.run(_look(endpoints, owner))
+                if not left or any(line.kind != RUNS.kind for line in left):
                     break
-                # What was running when its rows went writes that down when it ends.
+                # Nothing is new, so these are runs of what went: they are written down when they end.
                 time.sleep(AFTERMATH_SECONDS)
-                asyncio.run(_erase(endpoints, owner, left, gone))
+                asyncio.run(_erase_runs(endpoints, owner, looked_at, left, gone))
         finally:
-            if gone:
+            if any(line.rows for line in gone):
                 out.print("Erased:")
                 out.print(_table(_summed(gone), "rows"))
-        if left := _left(endpoints, owner):
+        if left := asyncio.run(_look(endpoints, owner))[1]:
             said = ", ".join(f"{line.rows} {line.kind} ({line.service})" for line in left)
             raise NotErased(f"This came in meanwhile: {said}. See that nothing is sent any more, then erase again.")
-        out.print(
+        if unknown and not any(line.rows for line in gone):
+            say(f"Nothing was known of {whose}, so nothing was erased; is the name right?", out)
+            return
+        say(
             "Nothing of this sender is left in the databases. Kafka forgets their records by retention: "
             "docs/capabilities/erasure.md.",
-            highlight=False,
+            out,
         )
 
 
-def _left(endpoints: Endpoints, owner: Key) -> list[Line]:
-    return [line for line in asyncio.run(_count(endpoints, owner)) if line.rows]
+async def _look(endpoints: Endpoints, owner: Key) -> tuple[datetime, list[Line]]:
+    """What is left, and from when on anything else is new."""
+    async with _connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
+        at = await erasure.moment(conn)
+    return at, [line for line in await _count(endpoints, owner) if line.rows]
 
 
 def _summed(lines: Sequence[Line]) -> list[Line]:
@@ -126,8 +146,27 @@ async def _count(endpoints: Endpoints, owner: Key) -> list[Line]:
     return lines
 
 
-async def _erase(endpoints: Endpoints, owner: Key, kept: Sequence[Line], gone: list[Line]) -> None:
-    """One service after the other, each before those that its events go to; `gone` grows with each that is done."""
+async def _agree(endpoints: Endpoints, owner: Key) -> datetime:
+    """The moment up to which all goes, the same for every service: marked in each of them well before it comes.
+    Returns when it has passed; until then nothing goes.
+    """
+    every = shares(LocalStorage(endpoints.storage))
+    async with _connected(endpoints, every[0].service) as clock:
+        for doubled in range(MOMENTS):
+            until = await erasure.moment(clock, AHEAD * 2**doubled)
+            for share in every:
+                async with _connected(endpoints, share.service) as conn:
+                    await share.mark(conn, owner, until)
+            if (now := await erasure.moment(clock)) + erasure.LEAD <= until:
+                while now <= until:
+                    await asyncio.sleep((until - now).total_seconds() + 0.001)
+                    now = await erasure.moment(clock)
+                return until
+    raise NotErased("The databases are too slow to tell every service in time. Nothing is erased; run this again.")
+
+
+async def _erase(endpoints: Endpoints, owner: Key, until: datetime, kept: Sequence[Line], gone: list[Line]) -> None:
+    """One service after the other; `gone` grows with each that is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, disable=not out.is_terminal) as bar:
         for share in shares(LocalStorage(endpoints.storage)):
@@ -137,15 +176,24 @@ async def _erase(endpoints: Endpoints, owner: Key, kept: Sequence[Line], gone: l
                 bar.advance(task, more)
 
             async with _connected(endpoints, share.service) as conn:
-                found = await share.erase(conn, owner, told)
+                found = await share.erase(conn, owner, until, told)
             gone += [Line(share.service, kind, rows) for kind, rows in found.items()]
+
+
+async def _erase_runs(
+    endpoints: Endpoints, owner: Key, until: datetime, left: Sequence[Line], gone: list[Line]
+) -> None:
+    for service in sorted({line.service for line in left}):
+        async with _connected(endpoints, service) as conn:
+            found = await erasure.erase(conn, [RUNS], owner, until, lambda kind, more: None)
+        gone += [Line(service, kind, rows) for kind, rows in found.items()]
 
 
 def shares(storage: LocalStorage) -> list[Share]:
     """Every service's, in the order in which they are erased."""
 
-    async def documents(conn: Connection, owner: Key, told: Told) -> Counts:
-        return await services.documents.erasure.erase(conn, storage, owner, told)
+    async def documents(conn: Connection, owner: Key, until: datetime, told: Told) -> Counts:
+        return await services.documents.erasure.erase(conn, storage, owner, until, told)
 
     others = {
         "gateway": services.gateway.erasure,
@@ -153,8 +201,8 @@ def shares(storage: LocalStorage) -> list[Share]:
         "analytics": services.analytics.erasure,
     }
     return [
-        Share("documents", services.documents.erasure.count, documents),
-        *(Share(name, module.count, module.erase) for name, module in others.items()),
+        Share("documents", services.documents.erasure.count, services.documents.erasure.mark, documents),
+        *(Share(name, module.count, module.mark, module.erase) for name, module in others.items()),
     ]
 
 
@@ -175,8 +223,8 @@ async def _connected(endpoints: Endpoints, service: str) -> AsyncIterator[Connec
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as conn:
             yield conn
     except (psycopg.Error, OSError) as error:
-        reason = str(error).strip().rstrip(".")
-        raise NotErased(f"{service}: {reason}. What is erased by now stays erased; run this again.") from error
+        what = sentences.told(error)
+        raise NotErased(f"{service}: {what} What is erased by now stays erased; run this again.") from error
 
 
 def _owner(tenant: str, sender: str) -> Key:
@@ -184,11 +232,10 @@ def _owner(tenant: str, sender: str) -> Key:
         raise typer.BadParameter("a tenant's name has no colon", param_hint="--tenant")
     if sender.startswith(TEAM):
         raise typer.BadParameter(f"no sender begins with {TEAM!r}: that is a team", param_hint="--sender")
-    try:
-        return Key.parse(f"{tenant}:{sender}".encode())
-    except ValueError as error:
-        hint = "--sender" if tenant else "--tenant"
-        raise typer.BadParameter(str(error), param_hint=hint) from None
+    for name, part in (("tenant", tenant), ("sender", sender)):
+        if wrong := wrong_in_part(part):
+            raise typer.BadParameter(f"the {name} {wrong}", param_hint=f"--{name}")
+    return Key(tenant, sender)
 
 
 def _table(lines: Sequence[Line], counted: str) -> Table:

@@ -17,15 +17,15 @@ from rich.table import Table
 from messaging.errors import Misconfigured
 from messaging.lag import Lag, PartitionLag
 from messaging.ledger import highest_generation
-from messaging.message import Key
+from messaging.message import Key, wrong_in_part
 from messaging.policy import Subscription
 from messaging.redelivery import Redelivery, Stretch, next_generation
 from messaging.settings import read_secret
 from schemas import topics
 from schemas.topics import Topics
-from stack import control
+from stack import control, services
 from stack.endpoints import Endpoints
-from stack.terminal import Chosen, faults, out
+from stack.terminal import Chosen, faults, out, say
 
 EARLIEST = "EARLIEST"
 
@@ -55,14 +55,21 @@ def positions(
         str | None, typer.Option(metavar="NAME", help="Only this one: a consumer's name, or <topic>.<consumer>.")
     ] = None,
 ) -> None:
-    """Show each consumer's position, end, lag and the age of its oldest unread record, by partition."""
+    """Show each consumer's position, end, lag and the age of its oldest unread record, by partition.
+
+    A position of - is one that the consumer has not kept yet: it has not finished a record of that partition. An age
+    of - means that nothing waits, or that the oldest record could not be read in time.
+    """
     with faults():
         listed = topics.load()
         subscriptions = _chosen(listed, consumer)
-        found = asyncio.run(_lag(control.endpoints(Chosen.settings.data_dir), listed, subscriptions))
+        endpoints = control.reach(Chosen.settings.data_dir, "kafka")
+        found = asyncio.run(_lag(endpoints, listed, subscriptions))
         drawn = Table(box=None, pad_edge=False, header_style="dim")
         for title in ("consumer", "topic", "partition", "position", "end", "lag", "oldest unread"):
-            drawn.add_column(title, justify="left" if title in ("consumer", "topic") else "right", no_wrap=True)
+            name = title in ("consumer", "topic")
+            # On a narrow terminal names are folded: a number that is cut short is another one.
+            drawn.add_column(title, justify="left" if name else "right", no_wrap=not name, overflow="fold")
         for subscription, partitions in zip(subscriptions, found, strict=True):
             for at in partitions:
                 position = "-" if at.position is None else str(at.position)
@@ -71,6 +78,11 @@ def positions(
                     subscription.consumer, at.topic, str(at.partition), position, str(at.end), str(at.lag), age
                 )
         out.print(drawn)
+        if any(at.position is None for partitions in found for at in partitions):
+            say(
+                "A position of -: the consumer has not finished a record there yet; it begins with the oldest kept.",
+                out,
+            )
 
 
 @app.command()
@@ -103,25 +115,32 @@ def replay(
     with faults(), ExitStack() as stack:
         listed, now = topics.load(), datetime.now(UTC)
         start, wanted = _time(since, now), _key(key)
-        endpoints = control.endpoints(Chosen.settings.data_dir)
-        orders = []
-        for subscription in _chosen(listed, consumer):
+        subscriptions = _chosen(listed, consumer)
+        for subscription in subscriptions:
             _refuse_impossible(listed, subscription)
+        endpoints = control.reach(Chosen.settings.data_dir, "kafka", "postgres")
+        orders = []
+        for subscription in subscriptions:
             partitions = listed[subscription.topic].partitions
             redelivery = stack.enter_context(Redelivery(endpoints.kafka, subscription, partitions))
             if subscription.policy.ordered and not while_running and redelivery.running():
-                service = listed[subscription.topic].consumers[subscription.consumer].service
-                raise Misconfigured(
-                    f"{subscription.topic}.{subscription.consumer} runs, and keeps an order per sender: what is "
-                    f"delivered again would race with what is new. Stop the processes of {service} first "
-                    "(`workbot stop NAME`), or say --while-running if old events may come between new ones."
-                )
+                raise _runs(listed, subscription)
             highest = asyncio.run(_highest_generation(endpoints, listed, subscription))
             orders.append(
                 _Order(subscription, redelivery, next_generation(highest, now), redelivery.stretches(start))
             )
         for order in orders:
             _carry_out(order, wanted, guarded=order.subscription.policy.ordered and not while_running)
+
+
+def _runs(listed: Topics, subscription: Subscription) -> Misconfigured:
+    parts = [child.name for child in control.status(Chosen.settings.data_dir).children]
+    part = services.consuming(listed[subscription.topic].consumers[subscription.consumer].service, parts)
+    return Misconfigured(
+        f"{subscription.topic}.{subscription.consumer} runs, and keeps an order per sender: what is delivered again "
+        f"would race with what is new. Stop {part} first (`workbot stop {part}`) and start it afterwards, or say "
+        "--while-running if old events may come between new ones."
+    )
 
 
 def _carry_out(order: _Order, key: Key | None, *, guarded: bool) -> None:
@@ -188,10 +207,13 @@ def _time(text: str, now: datetime) -> float | None:
 def _key(text: str | None) -> Key | None:
     if text is None:
         return None
-    try:
-        return Key.parse(text.encode())
-    except ValueError as error:
-        raise Misconfigured(f"--key {text!r}: {error}") from None
+    tenant, colon, sender = text.partition(":")
+    if not colon:
+        raise Misconfigured(f"--key takes TENANT:SENDER, such as acme:nadia, not {text!r}.")
+    for name, part in (("tenant", tenant), ("sender", sender)):
+        if wrong := wrong_in_part(part):
+            raise Misconfigured(f"--key takes TENANT:SENDER, such as acme:nadia; in {text!r} the {name} {wrong}.")
+    return Key(tenant, sender)
 
 
 async def _lag(endpoints: Endpoints, listed: Topics, of: Sequence[Subscription]) -> list[list[PartitionLag]]:

@@ -1,14 +1,34 @@
-"""Which settings a stack was started with, kept as marks that tell a difference but not a value."""
+"""Which settings a stack was given: those nothing knows, and marks that tell a difference but not a value."""
 
+import difflib
 import hashlib
 import hmac
 from collections.abc import Mapping
 
+from messaging.settings import variables
+from services.analytics.settings import AnalyticsSettings
+from services.documents.settings import DocumentsSettings
+from services.gateway.settings import GatewaySettings
+from services.notifications.settings import NotificationsSettings
 from stack import state
 from stack.layout import Layout
+from stack.settings import StackSettings
+
+KINDS = (StackSettings, DocumentsSettings, GatewaySettings, NotificationsSettings, AnalyticsSettings)
+"""Every class of settings that a process of the stack is read into."""
 
 _PLACES = ("WORKBOT_DATA_DIR", "WORKBOT_CACHE_DIR")
 """Where things are kept is no setting of what runs, and the data directory may be given by an option, too."""
+
+
+def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables that no part has a setting for, each with the one that is spelt most like it, if any is."""
+    known = {variable for kind in KINDS for variable in variables(kind).values()}
+    return {
+        name: next(iter(difflib.get_close_matches(name, known, 1, cutoff=0.85)), None)
+        for name in sorted(environment)
+        if name not in known
+    }
 
 
 def marks(layout: Layout, environment: Mapping[str, str]) -> dict[str, str]:

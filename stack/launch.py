@@ -73,6 +73,7 @@ def detached(
             cwd="/",
             start_new_session=True,
         )
+        status: Status | None = None
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -87,24 +88,32 @@ def detached(
                 give_up_if_refused(status)
                 _give_up_if_hopeless(status, layout)
             time.sleep(REFRESH_SECONDS / 2)
-    raise NotUp(f"Not everything is ready after {timeout:g} s. See `workbot status` and `workbot logs NAME`.")
+    raise _not_up(
+        status, f"Not everything is ready after {timeout:g} s. See `workbot status` and `workbot logs NAME`."
+    )
 
 
 def give_up_if_refused(status: Status) -> None:
     """Once everything else is ready: what was refused, and what to do."""
     if status.refused and status.refused == status.ill:
-        raise NotUp(
-            "\n".join(f"{child.name} {child.message}" for child in status.refused)
-            + "\nUntil then the rest runs without it."
-        )
+        raise _not_up(status, "Until then the rest runs without it.")
+
+
+def _not_up(status: Status | None, said: str) -> NotUp:
+    """With a line for each reason of a refusal, naming all parts that it keeps from starting."""
+    alike: dict[str, list[str]] = {}
+    for child in status.refused if status is not None else ():
+        alike.setdefault(child.message, []).append(child.name)
+    return NotUp("\n".join([*(f"{', '.join(names)} {message}" for message, names in alike.items()), said]))
 
 
 def _give_up_if_hopeless(status: Status, layout: Layout) -> None:
     for child in status.children:
         if child.phase is Phase.DIED and child.restarts + 1 >= HOPELESS_RESTARTS:
-            raise NotUp(
+            raise _not_up(
+                status,
                 f"{child.name} keeps dying: {child.message}.\n{_tail(layout.log(child.name), 8)}\n"
-                f"The stack goes on trying; `workbot logs {child.name}` has more, `workbot down` ends it."
+                f"The stack goes on trying; `workbot logs {child.name}` has more, `workbot down` ends it.",
             )
 
 

@@ -1,6 +1,7 @@
 """Asking a child over HTTP whether it is ready: one plain request, without what a full client sets up each time."""
 
 import asyncio
+import json
 from urllib.parse import urlsplit
 
 from stack.child import NotReady
@@ -21,5 +22,14 @@ async def expect_ok(url: str) -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.partition(b"\r\n")[0].split(b" ")
     if len(status) < 2 or status[1] != b"200":
-        said = body.decode("utf-8", errors="replace").strip()[:150]
+        said = _said(body.decode("utf-8", errors="replace").strip())[:150]
         raise NotReady(f"{parts.path} answered {status[1].decode() if len(status) > 1 else 'nothing'}: {said}")
+
+
+def _said(body: str) -> str:
+    """What is for people in it: of a problem its detail."""
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        return body
+    return str(problem["detail"]) if isinstance(problem, dict) and "detail" in problem else body

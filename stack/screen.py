@@ -41,7 +41,8 @@ def table(status: Status) -> Table:
             str(child.pid or ""),
             _size(child.memory_bytes),
         )
-    state = Text("stopping" if status.stopping else "ready" if status.ready else "not ready")
+    # Its own state: whether the others are ready is said by their rows.
+    state = Text("stopping" if status.stopping else "running")
     drawn.add_row(
         "supervisor", state, _duration(now - status.started_at), "", str(status.pid), _size(status.memory_bytes)
     )
@@ -61,7 +62,9 @@ def addresses(endpoints: Endpoints) -> Table:
         ("its reference", endpoints.documents_api and f"{endpoints.documents_api}/docs"),
         ("documents worker", endpoints.documents_worker),
         ("notifications", endpoints.notifications_api),
+        ("its reference", endpoints.notifications_api and f"{endpoints.notifications_api}/docs"),
         ("analytics", endpoints.analytics_api),
+        ("its reference", endpoints.analytics_api and f"{endpoints.analytics_api}/docs"),
         ("Kafka", endpoints.kafka),
         ("schema registry", endpoints.registry),
         ("Postgres", endpoints.postgres),
@@ -82,8 +85,10 @@ def moved(endpoints: Endpoints) -> str:
 class View:
     """Follows a stack: a table that redraws itself on a terminal, a line per change elsewhere. Use as a context."""
 
-    def __init__(self, console: Console, footer: str = "") -> None:
+    def __init__(self, console: Console, footer: str = "", *, refusals: bool = True) -> None:
+        """`refusals`: lines give the reason of one, else whoever opened the view does."""
         self._console = console
+        self._refusals = refusals
         self._footer = footer
         self._told: dict[str, str] = {}
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
@@ -107,15 +112,20 @@ class View:
             return
         for child in status.children:
             # What a probe says while the child starts is for the table; lines tell of phases and deaths.
-            ill = child.phase in (Phase.DIED, Phase.REFUSED, Phase.SILENT)
-            told = child.phase.value + (f": {child.message}" if ill else "")
-            if self._told.get(child.name) != told:
-                self._told[child.name] = told
-                self._console.print(f"{child.name}: {told}", highlight=False, markup=False)
+            ill = child.phase in (Phase.DIED, Phase.SILENT) or (child.phase is Phase.REFUSED and self._refusals)
+            told = child.state if ill else child.phase.value
+            if self._told.get(child.name) == told:
+                continue
+            alike = [name for name, before in self._told.items() if before == told] if ill else []
+            self._told[child.name] = told
+            line = f"{child.phase.value}, as {alike[0]} is" if alike else told
+            self._console.print(f"{child.name}: {line}", highlight=False, markup=False)
 
 
 def _state(child: ChildStatus) -> Text:
-    message = f"  {child.message}" if child.message and not child.ready else ""
+    # What to do about a stop is too long for a column; who asks for the status is told of it below.
+    said = child.message.partition(";")[0] if child.phase in (Phase.STOPPED, Phase.STOPPING) else child.message
+    message = f"  {said}" if said and not child.ready else ""
     again = f"  {child.restarts} restarts" if child.restarts > 1 else "  1 restart" if child.restarts else ""
     return Text.assemble((child.phase.value, _COLOURS.get(child.phase, "yellow")), (again + message, "dim"))
 

@@ -1,7 +1,7 @@
 """The services as children: the deploy step that readies the shared parts, then each service's API and worker."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from messaging.process import EX_CONFIG
 from messaging.settings import inherited_environment
@@ -9,6 +9,12 @@ from stack import patience, probes
 from stack.child import INFRA, Child
 from stack.endpoints import Endpoints
 from stack.layout import Layout
+
+
+def consuming(service: str, parts: Iterable[str]) -> str:
+    """Which of these parts of a stack runs the service's consumers: its worker, or its only process."""
+    worker = f"{service}-worker"
+    return worker if worker in parts else f"{service}-api"
 
 
 def children(layout: Layout, endpoints: Endpoints, given: Mapping[str, str]) -> list[Child]:
@@ -74,7 +80,9 @@ def _process(service: str, role: str, url: str, environment: Mapping[str, str]) 
         address=url,
         environment={**environment, "WORKBOT_PORT": port},
         ports=(int(port),),
-        needs=(*INFRA, "deploy"),
+        # Deploy needs the others, once: started anew, a service does what it can without them and waits for the rest.
+        # And it is stopped before them, because deploy is.
+        needs=("postgres", "deploy"),
         probe=probe,
         alive=alive,
         patience=patience.SERVICE_SECONDS,

@@ -1,6 +1,6 @@
 """How a stack is doing, as it is told through the control socket and drawn on a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -50,10 +50,9 @@ class ChildStatus:
         return self.phase.fit
 
     @property
-    def complaint(self) -> str:
-        """One sentence on a child that is not ready, with what to read next."""
-        state = f"{self.phase.value}: {self.message}" if self.message else self.phase.value
-        return f"{self.name} is not ready ({state}); see `workbot logs {self.name}`."
+    def state(self) -> str:
+        """Its phase, and why."""
+        return f"{self.phase.value}: {self.message}" if self.message else self.phase.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +91,17 @@ class Status:
     def from_json(cls, raw: Mapping[str, Any]) -> "Status":
         children = tuple(ChildStatus(**{**child, "phase": Phase(child["phase"])}) for child in raw["children"])
         return cls(**{**raw, "children": children})
+
+
+def complaints(ill: Iterable[ChildStatus]) -> list[str]:
+    """A sentence for each reason why children are not ready, naming all that have it, with what to read next."""
+    alike: dict[str, list[ChildStatus]] = {}
+    for child in ill:
+        alike.setdefault(child.state, []).append(child)
+    return [_complaint([child.name for child in children], children[0]) for children in alike.values()]
+
+
+def _complaint(names: list[str], first: ChildStatus) -> str:
+    # What was stopped by hand says itself how it is started; nothing about it is in its log.
+    look = "" if first.phase is Phase.STOPPED else f"; see `workbot logs {first.name}`"
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not ready ({first.state}){look}."

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from stack import control, deploy
-from stack.terminal import Chosen, err, faults, out
+from stack.terminal import Chosen, faults, out, say
 
 schemas = typer.Typer(no_args_is_help=True, help="Schemas, at the registry and published.")
 topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
@@ -15,14 +15,15 @@ topics = typer.Typer(no_args_is_help=True, help="Kafka's topics.")
 def migrate() -> None:
     """Bring roles, databases and their schemas up to date on the running stack. Safe to repeat and to run at once."""
     with faults():
-        _report(deploy.migrate(control.endpoints(Chosen.settings.data_dir)), "Every database is up to date.")
+        endpoints = control.reach(Chosen.settings.data_dir, "postgres")
+        _report(deploy.migrate(endpoints), "Every database is up to date.")
 
 
 @topics.command("create")
 def create_topics() -> None:
     """Make missing topics and bring settings in line with topics.toml. Safe to repeat and to run at once."""
     with faults():
-        endpoints = control.endpoints(Chosen.settings.data_dir)
+        endpoints = control.reach(Chosen.settings.data_dir, "kafka")
         _report(asyncio.run(deploy.create_topics(endpoints)), "Every topic is as topics.toml says.")
 
 
@@ -30,7 +31,7 @@ def create_topics() -> None:
 def register_schemas() -> None:
     """Register every version of every event. Safe to repeat and to run at once."""
     with faults():
-        endpoints = control.endpoints(Chosen.settings.data_dir)
+        endpoints = control.reach(Chosen.settings.data_dir, "registry")
         _report(asyncio.run(deploy.register(endpoints)), "There is nothing to register.")
 
 
@@ -44,12 +45,11 @@ def publish_contract(
     from schemas import asyncapi
 
     with faults():
-        if check:
-            if not asyncapi.is_current():
-                err.print(f"docs/asyncapi.yaml is out of date; `{asyncapi.COMMAND}` makes it anew.", highlight=False)
-                raise typer.Exit(1)
-            return
-        _report(["docs/asyncapi.yaml is written."] if asyncapi.write() else [], "docs/asyncapi.yaml is up to date.")
+        if check and not asyncapi.is_current():
+            say(f"docs/asyncapi.yaml is out of date; `{asyncapi.COMMAND}` makes it anew.")
+            raise typer.Exit(1)
+        written = not check and asyncapi.write()
+        _report(["docs/asyncapi.yaml is written."] if written else [], "docs/asyncapi.yaml is up to date.")
 
 
 def _report(lines: list[str], nothing: str) -> None:

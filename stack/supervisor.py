@@ -17,7 +17,6 @@ from stack.life import Life
 from stack.status import Phase
 from stack.watch import Watch
 
-BY_HAND = "by hand; `workbot start` starts it"
 HALT_SECONDS = 10.0
 """How long a child may take to be gone after its grace."""
 
@@ -104,7 +103,7 @@ class Supervisor:
         life = self.lives[name]
         life.halted = life.asked = True
         if life.run is not None:
-            await self._enter(life, Phase.STOPPING, BY_HAND)
+            await self._enter(life, Phase.STOPPING, _by_hand(name))
             life.run.release()
         async with self._changed:
             self._changed.notify_all()
@@ -127,7 +126,7 @@ class Supervisor:
         """One child's whole life: wait, prepare, run, and after a death the same again."""
         while True:
             if life.halted:
-                await self._enter(life, Phase.STOPPED, BY_HAND)
+                await self._enter(life, Phase.STOPPED, _by_hand(life.child.name))
                 async with self._changed:
                     await self._changed.wait_for(lambda: not life.halted)
             await self._enter(life, Phase.WAITING)
@@ -240,6 +239,10 @@ class Supervisor:
             await self._enter(life, Phase.STOPPED)
 
         await asyncio.gather(*(stop(name) for name in self.lives))
+
+
+def _by_hand(name: str) -> str:
+    return f"by hand; `workbot start {name}` starts it"
 
 
 def _ended(code: int) -> str:

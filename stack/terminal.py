@@ -1,5 +1,6 @@
 """Where the command prints, and how it tells a person what is wrong."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -7,21 +8,25 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from messaging.errors import MessagingError
 from messaging.settings import given_environment
-from stack import control, given, screen
+from stack import control, given, screen, sentences
 from stack.embedded import AlreadyRunning
 from stack.layout import Layout
 from stack.settings import StackSettings
+from stack.status import complaints
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+_PAPER = 1000
+"""Columns where no terminal has its own: a table takes what it needs, so that no name or figure is cut or folded."""
+
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PAPER)
+err = Console(stderr=True, soft_wrap=True, width=None if sys.stderr.isatty() else _PAPER)
 
 
 class Chosen:
-    """What the options before the command said."""
+    """What the options before the command said. `data_dir` is None until they were read."""
 
     settings: StackSettings
+    data_dir: Path | None = None
 
 
 @contextmanager
@@ -30,15 +35,15 @@ def faults() -> Iterator[None]:
     try:
         yield
     except AlreadyRunning as error:
-        _say(str(error))
+        say(str(error))
         with suppress(control.NotRunning):
             _tell_of_running(error.data_dir)
         raise typer.Exit(1) from None
-    except PermissionError as error:
-        _say(f"{error.filename}: {error.strerror}. Does it belong to another user?")
-        raise typer.Exit(1) from None
-    except MessagingError as error:
-        _say(str(error))
+    except BrokenPipeError:
+        # Whoever reads what is printed has gone: the framework ends the command without a word.
+        raise
+    except sentences.EXPECTED as error:
+        say(sentences.told(error))
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -46,12 +51,19 @@ def faults() -> Iterator[None]:
 
 def _tell_of_running(data_dir: Path) -> None:
     try:
-        for child in control.status(data_dir).ill:
-            _say(child.complaint)
-        _say(settings_kept(data_dir))
+        for complaint in complaints(control.status(data_dir).ill):
+            say(complaint)
+        say(settings_kept(data_dir))
         err.print(screen.addresses(control.endpoints(data_dir)))
     except control.ControlFailed as fault:
-        _say(str(fault))
+        say(str(fault))
+
+
+def warn_of_unknown() -> None:
+    """Name each setting that nothing reads: misspelt, most likely."""
+    for name, likely in given.unknown(given_environment()).items():
+        meant = f" Is {likely} meant?" if likely else ""
+        say(f"{name} is set, and no part of the stack has such a setting.{meant}")
 
 
 def settings_kept(data_dir: Path) -> str:
@@ -65,5 +77,7 @@ def settings_kept(data_dir: Path) -> str:
     return "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
 
 
-def _say(text: str) -> None:
-    err.print(text, highlight=False, markup=False)
+def say(text: str, console: Console = err) -> None:
+    """Print text as it is, but for commands in it: those are for the stack that was chosen."""
+    shown = text if Chosen.data_dir is None else sentences.for_folder(text, Chosen.data_dir)
+    console.print(shown, highlight=False, markup=False)

@@ -30,6 +30,10 @@ class Refused(Exception):
     """The address may not be called; the message says why and what would do."""
 
 
+class Private(Refused):
+    """It may not be called because it is private, and the settings do not allow it: see `told`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A web address taken apart. `host` is lower case ASCII as it will be resolved, without brackets."""
@@ -71,8 +75,15 @@ def parse(url: str, allow: AbstractSet[str] = frozenset()) -> Target:
     target = Target(url, host, port)
     named_private = literal is None and (host == "localhost" or "." not in host or host.endswith(_LOCAL_SUFFIXES))
     if (named_private or (literal is not None and not is_public(literal))) and not allowed(target, allow):
-        raise Refused("The address is private; only those on the public internet can be used.")
+        raise Private("The address is private; only those on the public internet can be used.")
     return target
+
+
+def told(refused: Refused, setting: str) -> str:
+    """The refusal in words; of a private address also which `setting` would allow it."""
+    if isinstance(refused, Private):
+        return f"{refused} {setting}, set before the start, names as host:port what may be private."
+    return str(refused)
 
 
 def allowed(target: Target, allow: AbstractSet[str]) -> bool:

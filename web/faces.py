@@ -10,11 +10,18 @@ from web.bodies import Pace, Paced
 
 
 def make_face(
-    title: str, *, live: Mapping[str, probes.Check], ready: Mapping[str, probes.Check], pace: Pace | None = None
+    title: str,
+    *,
+    live: Mapping[str, probes.Check],
+    ready: Mapping[str, probes.Check],
+    pace: Pace | None = None,
+    description: str = "",
 ) -> FastAPI:
-    """An application that serves the probes, and /docs; add the service's routers to it."""
+    """An application that serves the probes, and /docs, which begins with the `description`; add the service's
+    routers to it."""
     app = FastAPI(
         title=title,
+        description=description,
         version="1",
         # Their pages come from other servers; ours does not.
         docs_url=None,

@@ -5,6 +5,7 @@ from typing import Any
 
 JSON_OBJECT = "Send a JSON object with Content-Type: application/json."
 TIME = "Send a time with its zone, such as 2026-05-04T12:30:00Z or 2026-05-04T14:30:00+02:00."
+PLUS = "In an address + is written %2B."
 
 _BODY = ("body",)
 _REMEDIES = {
@@ -59,7 +60,7 @@ def _sentence(error: Mapping[str, Any], known: list[str]) -> str:
         # Deeper ones have names of their own.
         return f"There is no such field; there are {', '.join(known)}." if len(place) == 2 else "Send it without."
     if kind.startswith(("datetime_", "timezone_")):
-        return TIME
+        return f"{TIME} {PLUS}" if place[0] == "query" else TIME
     if kind in _WITH_A_FIGURE:
         return _WITH_A_FIGURE[kind].format_map(error["ctx"])
     return _REMEDIES.get(kind) or f"{error['msg']}."

@@ -22,7 +22,7 @@ _PROBLEM: dict[str, Any] = {
         "detail": {"type": "string"},
         "errors": {
             "type": "array",
-            "description": "The parts of the request at fault.",
+            "description": "The parts of the request at fault; absent where none is, as with a limit or an outage.",
             "items": {
                 "type": "object",
                 "required": ["field", "detail"],
@@ -52,7 +52,7 @@ def describe(app: FastAPI) -> None:
     """Make `app.openapi()` tell of problems.
 
     By their shape, operations with a token answer 401, 500 and 503; with parameters or a body 422; with a part of
-    the path as parameter 404; with a body 408 and 413.
+    the path as parameter 404; with a body 408, 413 and 415.
     """
     made = app.openapi
 
@@ -85,7 +85,7 @@ def _responses(operation: Mapping[str, Any]) -> dict[str, Any]:
     if any(parameter["in"] == "path" for parameter in parameters):
         statuses.add(404)
     if "requestBody" in operation:
-        statuses |= {408, 413}
+        statuses |= {408, 413, 415}
     own = {status: answer for status, answer in operation["responses"].items() if status != "422"}
     found = {str(status): answer for status, answer in answers(*statuses).items()} | own
     return {status: found[status] for status in sorted(found)}

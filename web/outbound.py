@@ -141,6 +141,9 @@ def cause(error: BaseException) -> str:
     """Why a call did not come through, as the end of a sentence."""
     if isinstance(error, socket.gaierror):
         return "its name is unknown."
+    if isinstance(error, httpcore.ProtocolError | httpx.ProtocolError):
+        # Their own words hold what came: the banner of whatever listens there.
+        return "it broke off, or its answer is not HTTP."
     return str(error) or "the connection broke."
 
 
@@ -166,7 +169,7 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
         if not addresses.allowed(addresses.Target("", host.lower().rstrip("."), port), self._allow):
             for answer in answers:
                 if not addresses.is_public(ip_address(answer.partition("%")[0])):
-                    raise addresses.Refused(
+                    raise addresses.Private(
                         "The address leads to a private network; only those on the public internet can be used."
                     )
         failure: Exception | None = None
@@ -193,6 +196,8 @@ class Transport(httpx.AsyncBaseTransport):
     def __init__(self, network: httpcore.AsyncNetworkBackend) -> None:
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=httpx.create_ssl_context(trust_env=False),
+            # As many as there are callers: one that waited for another's end would do so in its own time.
+            max_connections=None,
             max_keepalive_connections=0,
             network_backend=network,
         )

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -38,8 +39,9 @@ class _Details(JSONResponse):
 class Problem(Exception):
     """A failure the client is told about. `detail` is one sentence that says what to do.
 
-    `field` names the part of the request at fault, as the client wrote it. `kind` ends the problem's type,
-    ``urn:workbot:problem:<kind>``, for programs to match on. `members` are told beside the standard ones.
+    `field` names the part of the request at fault, as the client wrote it; `faults` are such parts when there are
+    several, each with its own sentence. `kind` ends the problem's type, ``urn:workbot:problem:<kind>``, for programs
+    to match on. `members` are told beside the standard ones.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Problem(Exception):
         detail: str,
         *,
         field: str | None = None,
+        faults: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, Any] | None = None,
     ) -> None:
@@ -56,14 +59,43 @@ class Problem(Exception):
         self.status = status
         self.kind = kind
         self.detail = detail
-        self.field = field
+        self.faults = list(faults) if field is None else [(field, detail)]
         self.headers = dict(headers or {})
         self.members = dict(members or {})
 
     def response(self) -> JSONResponse:
         """The answer itself."""
-        faults = [] if self.field is None else [(self.field, self.detail)]
-        return _response(self.status, self.kind, self.detail, faults, self.headers, self.members)
+        return _response(self.status, self.kind, self.detail, self.faults, self.headers, self.members)
+
+
+class BadInput:
+    """Gathers what is wrong with several parts of a request, so that all of it is told at once.
+
+    Check each part within ``with bad:``, then call `tell`. It takes 422 problems; every other failure goes on.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Problem] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Problem) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+            self._found.append(error)
+            return True
+        return False
+
+    def tell(self) -> None:
+        """Raises what was found: one problem as it is, several as one that names each part."""
+        match self._found:
+            case []:
+                return
+            case [only]:
+                raise only
+        told = [fault for problem in self._found for fault in problem.faults]
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", _sentences(told), faults=told)
 
 
 def bad_input(field: str, kind: str, detail: str) -> Problem:
@@ -71,9 +103,10 @@ def bad_input(field: str, kind: str, detail: str) -> Problem:
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, kind, detail, field=field)
 
 
-def not_found(what: str) -> Problem:
-    """404, also for what exists and is not the caller's to see."""
-    return Problem(HTTPStatus.NOT_FOUND, "not-found", f"There is no such {what}.", field="id")
+def not_found(what: str, field: str = "id") -> Problem:
+    """404, also for what exists and is not the caller's to see. `field` is where the client named it: "id" is that of
+    the path."""
+    return Problem(HTTPStatus.NOT_FOUND, "not-found", f"There is no such {what}.", field=field)
 
 
 def id_of(what: str, text: str) -> UUID:
@@ -123,11 +156,24 @@ async def _problem(_request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    if any(_of_another_type(request, fault) for fault in error.errors()):
+        detail = f"A body of this type cannot be taken. {faults.JSON_OBJECT}"
+        return Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unknown-type", detail, field="Content-Type").response()
     body = getattr(request.scope.get("route"), "body_field", None)
     names = [] if body is None else getattr(body.field_info.annotation, "model_fields", ())
     found = faults.told(error.errors(), names)
-    detail = " ".join(f"{field}: {text}" for field, text in found)
-    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", detail, found)
+    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, "bad-input", _sentences(found), found)
+
+
+def _sentences(found: Sequence[tuple[str, str]]) -> str:
+    return " ".join(f"{field}: {text}" for field, text in found)
+
+
+def _of_another_type(request: Request, fault: Mapping[str, Any]) -> bool:
+    """Whether it says that a body which does not say of itself that it is JSON is no object."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    as_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    return not as_json and tuple(fault["loc"]) == ("body",) and fault["type"] != "missing"
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -160,9 +206,17 @@ def _methods(request: Request) -> list[str]:
     ]
 
 
-async def _busy(_request: Request, error: Exception) -> JSONResponse:
+def only_reads(method: str) -> bool:
+    """Whether such a request changes nothing: there is nothing to keep, and nothing that might have been kept."""
+    return method in ("GET", "HEAD")
+
+
+async def _busy(request: Request, error: Exception) -> JSONResponse:
     log.warning("request.refused", error=str(error))
-    detail = "The service cannot take new work at the moment; nothing was kept. Send it again shortly."
+    if only_reads(request.method):
+        detail = "The service cannot answer this at the moment. Ask again shortly."
+    else:
+        detail = "The service cannot take new work at the moment; nothing was kept. Send it again shortly."
     return _response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)})
 
 

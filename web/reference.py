@@ -41,7 +41,7 @@ def install(app: FastAPI) -> None:
     async def reference() -> HTMLResponse:
         document = app.openapi()
         page = _PAGES.get_template("reference.html").render(
-            title=app.title, operations=operations(document), schemas=schemas(document)
+            title=app.title, description=app.description, operations=operations(document), schemas=schemas(document)
         )
         return HTMLResponse(page)
 

@@ -71,7 +71,10 @@ def verify(secret: str, token: str) -> Identity:
     except jwt.ExpiredSignatureError:
         raise InvalidToken("The token has expired; `workbot token` prints a new one.") from None
     except jwt.InvalidTokenError:
-        raise InvalidToken("The token is not one of ours; `workbot token` prints one.") from None
+        raise InvalidToken(
+            "The token is not one of this stack's; `workbot token` prints one. If that printed this one, the address "
+            "is another stack's: `workbot status` shows those of yours."
+        ) from None
     try:
         return _identity(claims["sub"], claims.get("tenant"), claims.get("roles"), claims["sid"], int(claims["exp"]))
     except ValueError as error:

@@ -7,6 +7,7 @@ The seconds are this machine's, on this day; the ratio is what can be compared. 
     servers      the running stack, or one of the bench's own; rooms are topics and a database on it
     pace         sends at a steady rate, and blocking work that can be broken off
     bare         the loops a program without the layer would have
+    quiet        what the layer's parts log meanwhile
 
     backlog      rows/s of the relay                       commit   from a commit to a consumer
     jobs         no-op jobs/s of the fair consumer         start    from a send to a job's start

@@ -1,7 +1,6 @@
 """The command line of the bench: `python -m loadtest.bench`, or `make bench`."""
 
 import gc
-import logging
 import os
 import signal
 import sys
@@ -11,20 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
-import structlog
 import typer
 import uvloop
-from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loadtest.bench import run, servers, table
+from loadtest.bench import quiet, run, servers, table
 from loadtest.bench.figures import Figure, missed
 from loadtest.bench.sizes import Sizes
-from messaging.errors import MessagingError
+from messaging.errors import MessagingError, reason
 from messaging.process import settle_memory
-from stack import control
+from stack import control, sentences
 
 JSON = Path(__file__).parents[1] / "out" / "bench.json"
 MISSED, FAILED, BROKEN_OFF = 1, 2, 130
@@ -82,8 +78,10 @@ def bench(
     except KeyboardInterrupt:
         err.print("Broken off; the topics and the database of the bench are gone.", highlight=False)
         raise typer.Exit(BROKEN_OFF) from None
-    except (MessagingError, psycopg.Error, KafkaException) as error:
-        err.print(str(error), highlight=False, markup=False)
+    except sentences.EXPECTED as error:
+        # Without what to do about the stack's parts: it may be the bench's own, and gone by now.
+        said = str(error) if isinstance(error, MessagingError) else f"{reason(error)}."
+        err.print(sentences.for_folder(said, data_dir), highlight=False, markup=False)
         raise typer.Exit(FAILED) from None
     table.keep(table.as_json(figures, sizes, started_at=started_at, seconds=time.monotonic() - begun), json)
     _show(figures, sizes, json)
@@ -119,11 +117,8 @@ def _show(figures: Sequence[Figure], sizes: Sizes, kept_in: Path) -> None:
 
 
 def main() -> None:
-    """The process. Only errors of the layer are logged: its news would run through the table."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    """The process."""
+    quiet.be_quiet()
     # SIGTERM breaks it off as Ctrl-C does, so that nothing is left behind. Shells start background jobs deaf to it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(os.getpid(), signal.SIGINT))

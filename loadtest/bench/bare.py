@@ -12,12 +12,17 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from loadtest.bench.pace import Stop, check, wait_until
-from messaging.poller import BATCH, IDLE_SECONDS, consumer_config
+from messaging.poller import IDLE_SECONDS, consumer_config
 from messaging.producer import producer_config
 from messaging.publisher import BATCH_BYTES, headers
 from messaging.telemetry import new_traceparent
 
 SLICE_ROWS = 5_000
+
+READ = 1_000
+"""Most records the poll loop takes at once: as in the loop that the promise was made beside. Batches as small as the
+layer's own are quicker by a fifth, for what they hold is still in the processor's cache when it is looked at.
+"""
 
 JOB = b"\0" * 150
 """As large as the value of a reading job."""
@@ -134,11 +139,11 @@ def _member(bootstrap: str, topic: str) -> Iterator[Consumer]:
 
 
 def _batch(consumer: Consumer) -> list[Message]:
-    """What the layer's own poll thread does: one record is awaited, and the rest taken."""
+    """As the layer's own poll thread does: one record is awaited, and the rest taken."""
     first = consumer.poll(IDLE_SECONDS)
     if first is None:
         return []
-    records = [first, *consumer.consume(BATCH - 1, 0)]
+    records = [first, *consumer.consume(READ - 1, 0)]
     for record in records:
         error = record.error()
         if error is not None:

@@ -1,6 +1,5 @@
 """One request as the bench files it: with its event, as the gateway does, and without."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from psycopg import sql
@@ -8,7 +7,7 @@ from psycopg import sql
 import services.gateway
 from messaging.codec import Codec
 from messaging.database import Connection
-from messaging.message import Envelope, Key, new_id
+from messaging.message import Key, new_id
 from messaging.registry import Registry
 from schemas import catalog
 from services.gateway.records import NewRequest
@@ -29,10 +28,8 @@ class Rerouted(Codec):
 
     def __init__(self, registry: Registry, topic: str) -> None:
         super().__init__(registry, catalog.contracts())
-        self._topic = topic
-
-    def envelope(self, event: object, *, source: str, subject: str, key: Key | str) -> Envelope:
-        return replace(super().envelope(event, source=source, subject=subject, key=key), topic=self._topic)
+        for line in self._lines.values():
+            line.topic = topic
 
 
 async def with_event(conn: Connection, codec: Codec, whose: Key) -> Receipt:

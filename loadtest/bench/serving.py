@@ -14,7 +14,7 @@ from unittest import mock
 
 import uvloop
 
-from loadtest.bench import filing
+from loadtest.bench import filing, quiet
 from messaging.database import make_pool
 from messaging.errors import Outage
 from messaging.process import serve
@@ -105,6 +105,7 @@ def _child(run: Any, *given: object) -> Iterator[Pipe]:
 
 
 def _run_relay(place: Place, leash: Pipe) -> None:
+    quiet.be_quiet()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     relay = Relay(place.database, place.kafka, "bench")
     relay.start()
@@ -113,6 +114,7 @@ def _run_relay(place: Place, leash: Pipe) -> None:
 
 
 def _run_api(place: Place, with_event: bool, leash: Pipe) -> None:
+    quiet.be_quiet()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(place, leash, with_event=with_event))
 

@@ -1,20 +1,20 @@
 """What happened, counted, over HTTP. A sender sees their own events, staff those of their tenant."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from messaging.message import MAX_KEY_PART
 from services.analytics.counting import READ_WITHIN, SECONDS, Keep, Window, bucket
-from services.analytics.cube import Cube, Reading
+from services.analytics.cube import Cube, Reading, rank
 from web.openapi import answers
 from web.problems import Problem, bad_input
+from web.times import QueryTime
 from web.tokens import Bearer, Identity
 
 PATH = "/api/analytics"
@@ -31,11 +31,9 @@ POINTS: dict[Window, int] = {"minute": 60, "hour": 48, "day": 30}
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY_PART)]
 Since = Annotated[
-    AwareDatetime | None, Query(alias="from", description="Widened to the beginning of its bucket; days are UTC's.")
+    QueryTime | None, Query(alias="from", description="Widened to the beginning of its bucket; days are UTC's.")
 ]
-Until = Annotated[
-    AwareDatetime | None, Query(alias="to", description="Widened to the end of its bucket; now if unset.")
-]
+Until = Annotated[QueryTime | None, Query(alias="to", description="Widened to the end of its bucket; now if unset.")]
 
 
 class TypeView(BaseModel):
@@ -73,12 +71,14 @@ class ReadingView(BaseModel):
 class EventsView(BaseModel):
     """Counts of the buckets of `window` that lie between the two times; `from` is null for all that was ever counted.
 
-    `senders` are the busiest first, the caller alone for a sender; `senders_left_out` had no room.
+    Buckets from `kept_from` on are kept: what happened before is in no count any more. `senders` are the busiest
+    first, the caller alone for a sender; `senders_left_out` had no room.
     """
 
     since: datetime | None = Field(serialization_alias="from")
     until: datetime = Field(serialization_alias="to")
     window: Window
+    kept_from: datetime
     total: int
     types: list[TypeView]
     senders: list[SenderView]
@@ -94,9 +94,13 @@ class PointView(BaseModel):
 
 
 class SeriesView(BaseModel):
-    """Every bucket between the two times, empty ones included. They begin at whole minutes, hours and days of UTC."""
+    """Every bucket between the two times, empty ones included. They begin at whole minutes, hours and days of UTC.
+
+    Those from `kept_from` on are kept; a 0 before it says nothing.
+    """
 
     window: Window
+    kept_from: datetime
     since: datetime = Field(serialization_alias="from")
     until: datetime = Field(serialization_alias="to")
     points: list[PointView]
@@ -140,25 +144,21 @@ def router(cube: Cube, ready: Callable[[], bool], types: Sequence[str], keep: Ke
         owner = check(who, type, sender)
         now = time.time()
         span = _span(_finest(since, now, keep), since, until, now, default=None)
-        cells = cube.events(who.tenant, span.window, span.since, span.until, type_=type, sender=owner)
-        by_type: Counter[str] = Counter()
-        by_sender: dict[str, Counter[str]] = {}
-        for (type_, name), count in cells.items():
-            by_type[type_] += count
-            by_sender.setdefault(name, Counter())[type_] += count
-        ranked = sorted(by_sender.items(), key=lambda item: (-item[1].total(), item[0]))
+        found = await cube.events(who.tenant, span.window, span.since, span.until, type_=type, sender=owner)
+        by_type, busiest = await rank(found, MOST_SENDERS)
         days = _span("day", since, until, now, default=None)
         return EventsView(
             since=None if since is None else _time(span.since),
             until=_time(span.until),
             window=span.window,
+            kept_from=_kept_from(span.window, now, keep),
             total=by_type.total(),
             types=[TypeView(type=name, count=count) for name, count in sorted(by_type.items())],
             senders=[
-                SenderView(sender=name, count=counts.total(), types=dict(sorted(counts.items())))
-                for name, counts in ranked[:MOST_SENDERS]
+                SenderView(sender=name, count=sum(found[name].values()), types=dict(sorted(found[name].items())))
+                for name in busiest
             ],
-            senders_left_out=max(0, len(ranked) - MOST_SENDERS),
+            senders_left_out=len(found) - len(busiest),
             reading=_reading(cube.reading(who.tenant, days.since, days.until, sender=owner)),
         )
 
@@ -172,13 +172,15 @@ def router(cube: Cube, ready: Callable[[], bool], types: Sequence[str], keep: Ke
         until: Until = None,
     ) -> SeriesView:
         owner = check(who, type, sender)
-        span = _span(window, since, until, time.time(), default=POINTS[window])
+        now = time.time()
+        span = _span(window, since, until, now, default=POINTS[window])
         if (points := (span.until - span.since) // SECONDS[window]) > MOST_POINTS:
             detail = f"That would be {points} points, and at most {MOST_POINTS} are given; ask for a shorter time."
             raise bad_input("from", "too-many-points", detail)
         found = cube.series(who.tenant, window, span.since, span.until, type_=type, sender=owner)
         return SeriesView(
             window=window,
+            kept_from=_kept_from(window, now, keep),
             since=_time(span.since),
             until=_time(span.until),
             points=[PointView(start=_time(start), count=count) for start, count in found],
@@ -194,6 +196,11 @@ def _finest(since: datetime | None, now: float, keep: Keep) -> Window:
             if since.timestamp() >= now - keep.seconds(window):
                 return window
     return "day"
+
+
+def _kept_from(window: Window, now: float, keep: Keep) -> datetime:
+    """Where the first bucket begins that has not had its time."""
+    return _time(max(0, bucket(window, now - keep.seconds(window))))
 
 
 def _span(

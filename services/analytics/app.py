@@ -9,6 +9,7 @@ import faust
 import mode
 
 from services.analytics import garbled
+from services.analytics.committed import transport_of
 from services.analytics.tables import Counts, Recovered, Tables
 
 TABLE = "counts"
@@ -63,6 +64,7 @@ def make_app(
         # On a rebalance, do not wait for an event that may itself wait for something.
         stream_wait_empty=False,
     )
+    app.transport = transport_of(app)
     source = app.topic(
         *topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True
     )

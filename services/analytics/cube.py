@@ -1,13 +1,21 @@
-"""Pure: all counts in memory, the way they are asked for. Made from the table, and kept up with every write to it."""
+"""All counts in memory, the way they are asked for. Made from the table, and kept up with every write to it.
 
-from collections import defaultdict
-from collections.abc import Iterator
+Sums over all senders of a tenant may be long, and the loop has others to serve: `events` adds up in pieces. What is
+counted meanwhile is in its answer or not; each bucket is copied when its turn comes, never the whole.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
+from sys import intern
 
 from services.analytics.counting import READ_WITHIN, READING, SECONDS, Name, Value, Window
 
-Cell = tuple[str, str]
-"""An event's type, and its sender."""
+BREATH = 1000
+"""Counts added up in one go."""
 
 
 @dataclass(slots=True)
@@ -29,12 +37,28 @@ class Reading:
         self.add({"n": other.count, "s": other.seconds, "b": other.within})
 
 
+@dataclass(slots=True)
+class _Cell:
+    """One type in one bucket: all that happened, and by sender."""
+
+    total: int = 0
+    senders: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Day:
+    """The times to read of one day: all, and by sender."""
+
+    total: Reading = field(default_factory=Reading)
+    senders: dict[str, Reading] = field(default_factory=dict)
+
+
 class Cube:
-    """Counts by tenant, window, bucket, type and sender."""
+    """Counts by tenant, window, bucket, type and sender. Nothing is left of a tenant or sender without counts."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, Window], dict[int, dict[Cell, int]]] = {}
-        self._reading: dict[str, dict[int, dict[str, Reading]]] = {}
+        self._counts: dict[tuple[str, Window], dict[int, dict[str, _Cell]]] = {}
+        self._reading: dict[str, dict[int, _Day]] = {}
         self.keys = 0
 
     def become(self, other: "Cube") -> None:
@@ -48,21 +72,32 @@ class Cube:
         if kind in SECONDS:
             start, type_, tenant, sender = rest
             change = (after or _NONE)["n"] - (before or _NONE)["n"]
-            self._count(tenant, kind, int(start), (type_, sender), change)
+            self._count((tenant, kind), int(start), type_, intern(sender), change)
         elif kind == READING:
             start, tenant, sender = rest
-            self._read(tenant, int(start), sender, before, after)
+            self._read(tenant, int(start), intern(sender), before, after)
 
-    def events(
+    async def events(
         self, tenant: str, window: Window, since: int, until: int, *, type_: str | None, sender: str | None
-    ) -> dict[Cell, int]:
-        """Counts by type and sender over the buckets that begin in [since, until)."""
-        found: dict[Cell, int] = defaultdict(int)
-        for start, cells in self._counts.get((tenant, window), {}).items():
-            if since <= start < until:
-                for cell, count in _wanted(cells, type_, sender):
-                    found[cell] += count
-        return dict(found)
+    ) -> dict[str, dict[str, int]]:
+        """Counts by sender and type over the buckets that begin in [since, until)."""
+        found: dict[str, dict[str, int]] = {}
+        buckets, breath = self._counts.get((tenant, window), {}), 0
+        for start in [start for start in buckets if since <= start < until]:
+            for kind, cell in list(buckets.get(start, {}).items()):
+                if type_ not in (None, kind):
+                    continue
+                counts = iter(_of(cell.senders, sender))
+                while piece := list(islice(counts, BREATH)):
+                    for name, count in piece:
+                        own = found.setdefault(name, {})
+                        own[kind] = own.get(kind, 0) + count
+                    breath += len(piece)
+                    if breath >= BREATH:
+                        breath = 0
+                        await asyncio.sleep(0)
+                breath += 1
+        return found
 
     def series(
         self, tenant: str, window: Window, since: int, until: int, *, type_: str | None, sender: str | None
@@ -70,52 +105,79 @@ class Cube:
         """(bucket, count) for each bucket that begins in [since, until), empty ones included."""
         buckets = self._counts.get((tenant, window), {})
         return [
-            (start, sum(count for _, count in _wanted(buckets.get(start, {}), type_, sender)))
-            for start in range(since, until, SECONDS[window])
+            (start, _sum(buckets.get(start, {}), type_, sender)) for start in range(since, until, SECONDS[window])
         ]
 
     def reading(self, tenant: str, since: int, until: int, *, sender: str | None) -> Reading:
         """Times to read of the days that begin in [since, until)."""
         found = Reading()
-        for start, senders in self._reading.get(tenant, {}).items():
+        for start, day in self._reading.get(tenant, {}).items():
             if since <= start < until:
-                for name, reading in senders.items():
-                    if sender in (None, name):
-                        found.plus(reading)
+                own = day.total if sender is None else day.senders.get(sender)
+                if own is not None:
+                    found.plus(own)
         return found
 
-    def first(self, tenant: str, window: Window) -> int | None:
-        """Where a tenant's first bucket begins."""
-        return min(self._counts.get((tenant, window), {}), default=None)
-
-    def _count(self, tenant: str, window: Window, start: int, cell: Cell, change: int) -> None:
-        buckets = self._counts.setdefault((tenant, window), {})
+    def _count(self, place: tuple[str, Window], start: int, type_: str, sender: str, change: int) -> None:
+        buckets = self._counts.setdefault(place, {})
         cells = buckets.setdefault(start, {})
-        count = cells.get(cell, 0) + change
-        if count:
-            cells[cell] = count
-            return
-        cells.pop(cell, None)
+        cell = cells.setdefault(intern(type_), _Cell())
+        cell.total += change
+        cell.senders[sender] = cell.senders.get(sender, 0) + change
+        if not cell.senders[sender]:
+            del cell.senders[sender]
+        if not cell.senders:
+            del cells[type_]
         if not cells:
             del buckets[start]
+        if not buckets:
+            del self._counts[place]
 
     def _read(self, tenant: str, start: int, sender: str, before: Value | None, after: Value | None) -> None:
         days = self._reading.setdefault(tenant, {})
-        reading = days.setdefault(start, {}).setdefault(sender, Reading())
-        if before is not None:
-            reading.add(before, -1)
-        if after is not None:
-            reading.add(after)
-        if not reading.count:
-            del days[start][sender]
-            if not days[start]:
-                del days[start]
+        day = days.setdefault(start, _Day())
+        own = day.senders.setdefault(sender, Reading())
+        for reading in (own, day.total):
+            if before is not None:
+                reading.add(before, -1)
+            if after is not None:
+                reading.add(after)
+        if not own.count:
+            del day.senders[sender]
+        if not day.senders:
+            del days[start]
+        if not days:
+            del self._reading[tenant]
 
 
-def _wanted(cells: dict[Cell, int], type_: str | None, sender: str | None) -> Iterator[tuple[Cell, int]]:
-    for cell, count in cells.items():
-        if type_ in (None, cell[0]) and sender in (None, cell[1]):
-            yield cell, count
+async def rank(found: Mapping[str, Mapping[str, int]], most: int) -> tuple[Counter[str], list[str]]:
+    """Of counts by sender and type, which nobody changes: the sums by type, and the busiest senders first, so many at
+    most."""
+    by_type: Counter[str] = Counter()
+    top: list[tuple[int, str]] = []
+    rest = iter(found.items())
+    while piece := list(islice(rest, BREATH)):
+        for name, counts in piece:
+            for type_, count in counts.items():
+                by_type[type_] += count
+            top.append((-sum(counts.values()), name))
+        top = nsmallest(most, top)
+        await asyncio.sleep(0)
+    return by_type, [name for _, name in top]
+
+
+def _of(senders: Mapping[str, int], sender: str | None) -> list[tuple[str, int]]:
+    if sender is None:
+        return list(senders.items())
+    return [(sender, senders[sender])] if sender in senders else []
+
+
+def _sum(cells: Mapping[str, _Cell], type_: str | None, sender: str | None) -> int:
+    return sum(
+        cell.total if sender is None else cell.senders.get(sender, 0)
+        for kind, cell in cells.items()
+        if type_ in (None, kind)
+    )
 
 
 _NONE: Value = {"n": 0}

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import faust
 import structlog
-from faust.transport.consumer import Consumer
-from faust.types import TP
 
 from messaging import telemetry
 from messaging.database import Connection
-from messaging.errors import Outage
 from services.analytics import store
 from services.analytics.app import make_app
+from services.analytics.bounds import Between, Bounds
 from services.analytics.counting import Keep
 from services.analytics.cube import Cube
 from services.analytics.erasing import Erasing
@@ -54,6 +52,7 @@ class Engine:
         erasing: Erasing,
         cube: Cube,
         keep: Keep,
+        between: Between,
         *,
         bootstrap: str,
         folder: Path,
@@ -65,6 +64,7 @@ class Engine:
         self._erasing = erasing
         self._cube = cube
         self._keep = keep
+        self._between = between
         self._bootstrap = bootstrap
         self._folder = folder
         self._app: faust.App | None = None
@@ -87,8 +87,8 @@ class Engine:
         await self._lease.close()
 
     def healthy(self) -> bool:
-        """Whether it runs, or stands by."""
-        return self._task is not None and not self._task.done()
+        """Whether it runs, stands by, or has not begun."""
+        return self._task is None or not self._task.done()
 
     def ready(self) -> bool:
         """Whether the tables here are whole, and so the cube."""
@@ -117,7 +117,7 @@ class Engine:
                 recovered=self._recovered,
             )
             self._app, self._table = app, table
-            self._counting.open(table, Gaps(table.look, self._first, self._committed))
+            self._counting.open(table, Gaps(table.look, Bounds(app, self._between)))
             try:
                 await self._started(app)
             except Exception as error:
@@ -156,7 +156,8 @@ class Engine:
         began, cube = time.monotonic(), await made_of(self._table)
         self._cube.become(cube)
         assert self._app is not None
-        await move_back(self._app, self._topics, self._table.look, self._first)
+        bounds = Bounds(self._app, self._between)
+        await move_back(self._app, self._topics, self._table.look, bounds.first)
         self._whole = True
         log.info("analytics.recovered", keys=cube.keys, seconds=round(time.monotonic() - began, 2))
 
@@ -190,20 +191,6 @@ class Engine:
             await asyncio.sleep(ERASE_SECONDS)
             if self.ready() and self._table is not None:
                 await self._erasing.run(self._table)
-
-    async def _first(self, topic: str, partition: int) -> int:
-        assert self._app is not None
-        place = TP(topic, partition)
-        found = await self._app.consumer.earliest_offsets(place)
-        if found.get(place) is None:
-            raise Outage(f"Kafka does not say where {topic}/{partition} begins.", "kafka")
-        return int(found[place])
-
-    async def _committed(self, topic: str, partition: int) -> int:
-        assert self._app is not None
-        consumer = self._app.consumer
-        assert isinstance(consumer, Consumer)
-        return consumer._committed_offset.get(TP(topic, partition)) or 0
 
 
 async def made_of(table: Counts) -> Cube:

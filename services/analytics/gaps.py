@@ -1,11 +1,13 @@
 """Nothing is skipped unseen: each partition's offsets must follow one another from the last that was settled.
 
-Event topics have no transactions and are not compacted, so a number that is left out is a record that was lost on the
-way to us, or that Kafka's retention has deleted before we came to it. The first ends the process, before anything is
-committed over it; the second cannot be helped, and is told.
+Event topics are not compacted. So a number that is left out is a record that was lost on the way to us, one that
+Kafka's retention has deleted before we came to it, or none that anybody is given: the mark at the end of a
+transaction, or what that took back. Kafka is asked which. The first ends the process, before anything is committed
+over it; the second cannot be helped, and is told; the third is counted.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -16,21 +18,35 @@ from services.analytics.counting import Look, Place, progress
 log = structlog.get_logger(__name__)
 
 Bound = Callable[[str, int], Awaitable[int]]
+"""`Offsets.first`."""
 
 
 class JumpedOver(MessagingError):
     """The stream gave an event whose predecessors it did not give. Reading it all anew heals that."""
 
 
-class Gaps:
-    """Watches every record of one app. `look` asks the table; `first` is the first offset Kafka still has of a
-    partition, `committed` the group's next one as it was when the partition was assigned (0 without any).
-    """
+class Offsets(Protocol):
+    """What Gaps asks of Kafka; `bounds.Bounds` says it of a running app."""
 
-    def __init__(self, look: Look, first: Bound, committed: Bound) -> None:
+    async def first(self, topic: str, partition: int) -> int:
+        """The first offset Kafka still has of a partition."""
+
+    async def committed(self, topic: str, partition: int) -> int:
+        """The group's next offset as it was when the partition was assigned; 0 without any."""
+
+    async def between(self, topic: str, partition: int, since: int, until: int) -> int | None:
+        """The first record at or behind `since` and before `until`, if there is any."""
+
+    async def passed(self, topic: str, partition: int, since: int, until: int) -> None:
+        """There is none from `since` on and before `until`."""
+
+
+class Gaps:
+    """Watches every record of one app. `look` asks the table."""
+
+    def __init__(self, look: Look, offsets: Offsets) -> None:
         self._look = look
-        self._first = first
-        self._committed = committed
+        self._offsets = offsets
         self._next: dict[tuple[str, int], int] = {}
 
     def reset(self) -> None:
@@ -38,25 +54,32 @@ class Gaps:
         self._next.clear()
 
     async def watch(self, place: Place) -> None:
-        """Raises JumpedOver."""
+        """Raises JumpedOver, and what asking Kafka raises."""
         partition = place.topic, place.partition
         expected = self._next.get(partition)
         if expected is None and place.offset:
             last = self._look(progress(*partition))
-            expected = await self._committed(*partition) if last is None else int(last["o"]) + 1
+            expected = await self._offsets.committed(*partition) if last is None else int(last["o"]) + 1
         if expected is not None and place.offset > expected:
             await self._explain(place, expected)
         self._next[partition] = place.offset + 1
 
     async def _explain(self, place: Place, expected: int) -> None:
-        first = await self._first(place.topic, place.partition)
-        if place.offset > max(first, expected):
-            raise JumpedOver(
-                f"{place.topic}/{place.partition} went from {expected - 1} to {place.offset}. If this comes"
-                f" again, move the group back to {expected}."
-            )
-        telemetry.EVENTS_EXPIRED.labels(place.topic).inc(place.offset - expected)
-        log.error("analytics.expired", topic=place.topic, partition=place.partition, events=place.offset - expected)
+        topic, partition, offset = place
+        kept = min(max(await self._offsets.first(topic, partition), expected), offset)
+        if kept < offset:
+            lost = await self._offsets.between(topic, partition, kept, offset)
+            if lost is not None:
+                raise JumpedOver(
+                    f"{topic}/{partition} went from {expected - 1} to {offset}, though there is an event at {lost}."
+                    f" Nothing was committed over it: the next start reads on from {expected}."
+                )
+            telemetry.OFFSETS_EMPTY.labels(topic).inc(offset - kept)
+            log.info("analytics.offsets_empty", topic=topic, partition=partition, since=kept, until=offset)
+        if expected < kept:
+            telemetry.EVENTS_EXPIRED.labels(topic).inc(kept - expected)
+            log.error("analytics.expired", topic=topic, partition=partition, events=kept - expected)
+        await self._offsets.passed(topic, partition, expected, offset)
 
 
 def resume_at(last: int, committed: int, first: int) -> int:

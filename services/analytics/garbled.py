@@ -48,6 +48,10 @@ class _Batch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
+    def __next__(self) -> Any:
+        # Asked of the mark that ends a transaction.
+        return next(self._batch)
+
     def __iter__(self) -> Iterator[Any]:
         try:
             return iter(list(self._batch))

@@ -7,12 +7,14 @@ from fastapi import FastAPI
 
 from messaging import admin, migrate, upkeep
 from messaging.database import Connection, Pool, conninfo, make_pool
+from messaging.patience import waited_out
 from messaging.producer import ConfirmedProducer
 from messaging.registry import Registry
 from messaging.timers import Timers, Work
 from schemas import catalog, events, topics
 from services.analytics import store
 from services.analytics.api import router
+from services.analytics.bounds import Between
 from services.analytics.cube import Cube
 from services.analytics.engine import Engine
 from services.analytics.erasing import Erasing
@@ -34,7 +36,7 @@ async def open_pool(stack: AsyncExitStack, settings: AnalyticsSettings, name: st
     pool = make_pool(settings, name, autocommit=False)
     stack.push_async_callback(pool.close)
     await pool.open()
-    await migrate.verify(pool, [MIGRATIONS])
+    await waited_out("look at the database", lambda: migrate.verify(pool, [MIGRATIONS]))
     return pool
 
 
@@ -51,6 +53,8 @@ def make_engine(stack: AsyncExitStack, settings: AnalyticsSettings, cube: Cube, 
     types = {type_ for sub in subscriptions for type_ in known[sub.topic].events}
     readers = frozenset(event for event in events.ALL if event.TYPE in types)
     keep = settings.keep()
+    between = Between(settings.kafka_bootstrap, "analytics-gaps")
+    stack.push_async_callback(between.close)
     erasing = Erasing(lease, cube)
     tries = Tries(lease, places)
     counting = Counting(subscriptions, catalog.codec(registry), readers, tries, producer, erasing, cube, keep)
@@ -62,6 +66,7 @@ def make_engine(stack: AsyncExitStack, settings: AnalyticsSettings, cube: Cube, 
         erasing,
         cube,
         keep,
+        between,
         bootstrap=settings.kafka_bootstrap,
         folder=settings.tables_dir,
     )
@@ -70,8 +75,9 @@ def make_engine(stack: AsyncExitStack, settings: AnalyticsSettings, cube: Cube, 
 async def open_engine(
     stack: AsyncExitStack, settings: AnalyticsSettings, engine: Engine, known: topics.Topics
 ) -> None:
-    """Check that the topics are as the deploy step makes them, and begin."""
-    await admin.verify_topics(settings.kafka_bootstrap, known.specs())
+    """Check that the topics are as the deploy step makes them, once Kafka is there, and begin."""
+    specs = known.specs()
+    await waited_out("look at the topics", lambda: admin.verify_topics(settings.kafka_bootstrap, specs))
     stack.push_async_callback(engine.stop)
     engine.start()
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from messaging.message import Key, RawHeaders, headers_to_dict
-from services.analytics.counting import Place
+from messaging.message import TIME, Key, RawHeaders, header_text, headers_to_dict
+from services.analytics.counting import Place, happened
 from services.analytics.garbled import readable
 
 NOBODY = Key("-", "-")
@@ -35,6 +35,11 @@ class Record:
             return Key.parse(self.key)
         except ValueError:
             return NOBODY
+
+    @property
+    def happened(self) -> float:
+        """When its event did, Unix time in seconds."""
+        return happened(header_text(self.headers, TIME), self.stored_at)
 
     @property
     def revoked(self) -> bool:

@@ -73,24 +73,26 @@ async def settle(conn: Connection, places: Sequence[Place]) -> None:
     await conn.execute(_SETTLE, _columns(places), prepare=True)
 
 
-async def ask_to_erase(conn: Connection, owner: bytes) -> datetime:
-    """This sender's counts are to go; when that was asked for."""
-    cursor = await conn.execute(
+async def ask_to_erase(conn: Connection, owner: bytes) -> None:
+    """This sender's counts are to go."""
+    await conn.execute(
         "insert into count_erasures (owner, asked_at) values (%s, clock_timestamp()) on conflict (owner) do update"
-        " set asked_at = excluded.asked_at, done_at = null, keys = null"
-        " returning asked_at",
+        " set asked_at = excluded.asked_at, done_at = null, keys = null",
         [owner],
     )
-    row = await cursor.fetchone()
-    assert row is not None
-    asked_at: datetime = row[0]
-    return asked_at
 
 
-async def asked_to_erase(conn: Connection) -> list[Asked]:
-    """All whose counts are to go and have not yet."""
-    cursor = await conn.execute("select owner, asked_at from count_erasures where done_at is null")
-    return [Asked(bytes(row[0]), row[1]) for row in await cursor.fetchall()]
+async def asked_to_erase(conn: Connection) -> tuple[list[Asked], float]:
+    """All whose counts are to go and have not yet; and a time (Unix, seconds) by which all of these were asked for:
+    who is not among them is asked for later.
+    """
+    # The statement's time is from before it looks; the clock's would be from after.
+    cursor = await conn.execute(
+        "select extract(epoch from statement_timestamp())::double precision, owner, asked_at"
+        " from (values (1)) as once left join count_erasures on done_at is null"
+    )
+    rows = await cursor.fetchall()
+    return [Asked(bytes(row[1]), row[2]) for row in rows if row[1] is not None], float(rows[0][0])
 
 
 async def note_erased(conn: Connection, asked: Asked, keys: int) -> None:
@@ -101,11 +103,9 @@ async def note_erased(conn: Connection, asked: Asked, keys: int) -> None:
     )
 
 
-async def keys_erased(conn: Connection, owner: bytes, asked_at: datetime) -> int | None:
-    """How many keys have gone since it was asked for; None while they have not."""
-    cursor = await conn.execute(
-        "select keys from count_erasures where owner = %s and done_at >= %s", [owner, asked_at]
-    )
+async def keys_erased(conn: Connection, owner: bytes) -> int | None:
+    """How many keys have gone since it was asked for last; None while they have not."""
+    cursor = await conn.execute("select keys from count_erasures where owner = %s and done_at is not null", [owner])
     row = await cursor.fetchone()
     return None if row is None else int(row[0])
 

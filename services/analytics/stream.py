@@ -21,7 +21,6 @@ from messaging.breaker import Fuse
 from messaging.codec import Codec
 from messaging.errors import LostAttempts, MessagingError, Undecodable, UnknownEvent
 from messaging.judge import FUSE
-from messaging.message import TIME, header_text
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
 from messaging.runs import classify
@@ -104,6 +103,8 @@ class Counting:
                     generation = record.generation
                 batch.append(record)
                 if len(batch) >= BATCH or stream.channel.queue.empty():
+                    if not record.revoked:
+                        await self._erasing.foresee(self._table, batch)
                     async with self._erasing.turn:
                         # What a rebalance has taken away is read again; meanwhile the tables recover.
                         if not record.revoked:
@@ -208,7 +209,7 @@ class Counting:
         event = self._codec.decode_known(record.headers, record.value, self._readers)
         if event is None:
             event = await self._codec.decode(record.headers, record.value, self._readers)
-        return counting.fact(event, counting.happened(header_text(record.headers, TIME), record.stored_at))
+        return counting.fact(event, record.happened)
 
     def _decide(self, record: Record, sub: Subscription, error: MessagingError, tries: int) -> retry.Decision:
         decision = retry.decide(error, tries, sub.backoff, self._rng)

@@ -49,7 +49,9 @@ _BODY = {
 
 
 class Accepted(BaseModel):
-    """A document was taken in and waits to be read; follow `href`."""
+    """A document was taken in and waits to be read; `href` shows how it stands. A repeat under the same
+    Idempotency-Key is answered as the first time, "queued" included, however far the document has come since; its
+    header says `Idempotency-Replayed: true`."""
 
     id: UUID
     status: Literal["queued"]

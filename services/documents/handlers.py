@@ -12,7 +12,6 @@ from messaging.codec import Codec
 from messaging.database import Connection, Pool
 from messaging.errors import MessagingError, NotRetryable
 from messaging.job import Handler, Job
-from messaging.message import Envelope
 from schemas.events import DocumentFailed, DocumentField, DocumentRead, DocumentReadingRequested
 from services.documents import store, verdict
 from services.documents.providers import Provider, Reading
@@ -82,7 +81,7 @@ class ReadDocument:
                 error=_for_people(error),
                 attempts=attempts,
             )
-            await outbox.add(conn, [self._envelope(event, job)])
+            await self._tell(conn, event, job)
 
     async def _begin(self, job: Job, document_id: UUID) -> Stored | None:
         """The document, marked as being read; None when nothing is left to do. Raises NotRetryable."""
@@ -122,10 +121,15 @@ class ReadDocument:
             attempts=job.attempt,
             model=reading.model,
         )
-        await outbox.add(conn, [self._envelope(event, job)])
+        await self._tell(conn, event, job)
 
-    def _envelope(self, event: DocumentRead | DocumentFailed, job: Job) -> Envelope:
-        return self._codec.envelope(event, source=SOURCE, subject=event.document_id, key=job.key)
+    async def _tell(self, conn: Connection, event: DocumentRead | DocumentFailed, job: Job) -> None:
+        # Of a document that is about to be erased nothing may be said: this event would pass for new.
+        erased_at = (await erasure.when(conn, [job.key])).get(job.key)
+        if erased_at is not None and erasure.before(erased_at, job.headers):
+            log.info("document.erased", document=event.document_id)
+            return
+        await outbox.add(conn, [self._codec.envelope(event, source=SOURCE, subject=event.document_id, key=job.key)])
 
 
 def _document_id(job: Job) -> UUID:

@@ -13,6 +13,7 @@ import httpx
 
 from messaging.errors import NotRetryable, Retryable
 from services.documents import content
+from services.documents.submissions import ALLOWING
 from web import addresses, outbound
 from web.outbound import Resolve
 
@@ -63,7 +64,7 @@ class Pages:
             async with asyncio.timeout(self._timeout):
                 return await self._follow(url)
         except addresses.Refused as refused:
-            raise NotRetryable(str(refused), "address_refused") from None
+            raise NotRetryable(addresses.told(refused, ALLOWING), "address_refused") from None
         except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
             raise Retryable(f"The page did not answer within {self._timeout:g} seconds.") from None
         except (httpx.InvalidURL, httpx.DecodingError) as error:

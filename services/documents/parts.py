@@ -10,6 +10,8 @@ from messaging import admin, migrate
 from messaging.codec import Codec
 from messaging.consumer import FairConsumer, Limits
 from messaging.database import Pool, conninfo, make_pool
+from messaging.learnt import Learnt
+from messaging.patience import waited_out
 from messaging.presence import Presence
 from messaging.producer import ConfirmedProducer
 from messaging.readers import EventReader
@@ -58,24 +60,30 @@ class Base:
 
 
 async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: str, *, autocommit: bool) -> Base:
-    """The database, verified; the codec, with the ids of all we write; the storage."""
+    """The database, verified; the codec, not prepared yet; the storage."""
     pool = make_pool(settings, name, autocommit=autocommit)
     stack.push_async_callback(pool.close)
     await pool.open()
-    await migrate.verify(pool, [MIGRATIONS])
+    await waited_out("look at the database", lambda: migrate.verify(pool, [MIGRATIONS]))
     registry = Registry(settings.registry_url)
     stack.push_async_callback(registry.close)
     codec = catalog.codec(registry)
-    await codec.prepare(WRITES)
+    codec.expect(WRITES)
     storage = LocalStorage(settings.storage_dir)
     stack.callback(storage.close)
     await storage.open()
     return Base(pool, codec, storage)
 
 
+async def prepare(base: Base) -> None:
+    """Learn the ids of all we write, without which nothing is taken in. A registry that is away is waited for."""
+    await waited_out("learn schema ids", lambda: base.codec.prepare(WRITES, Learnt(base.pool)))
+
+
 def make_api_face(settings: DocumentsSettings, base: Base, bearer: Bearer) -> FastAPI:
     """The inbox over HTTP."""
-    face = make_face("Documents", live={}, ready={"database": base.database_answers}, pace=pace(settings))
+    ready: dict[str, Check] = {"database": base.database_answers, "schemas": base.codec.prepared}
+    face = make_face("Documents", live={}, ready=ready, pace=pace(settings))
     face.include_router(router(Intake(base.pool, base.storage, base.codec, settings), base.pool, bearer, settings))
     return face
 
@@ -124,7 +132,6 @@ async def make_consumer(stack: AsyncExitStack, settings: DocumentsSettings, base
         event: handler(base.pool, base.codec, sources, provider, settings.confidence_bar)
         for event, handler in HANDLERS.items()
     }
-    await admin.verify_topics(settings.kafka_bootstrap, topics.load().specs())
     producer = ConfirmedProducer(settings.kafka_bootstrap, "documents-reader")
     stack.push_async_callback(producer.close)
     producer.open()
@@ -141,10 +148,12 @@ async def make_consumer(stack: AsyncExitStack, settings: DocumentsSettings, base
     )
 
 
-async def open_consumer(stack: AsyncExitStack, consumer: FairConsumer) -> None:
-    """Join the group and begin to work."""
+async def open_consumer(stack: AsyncExitStack, settings: DocumentsSettings, consumer: FairConsumer) -> None:
+    """Join the group and begin to work, once the servers are there and the topics as the deploy step makes them."""
+    specs = topics.load().specs()
+    await waited_out("look at the topics", lambda: admin.verify_topics(settings.kafka_bootstrap, specs))
+    await waited_out("register as a worker", consumer.open)
     stack.push_async_callback(consumer.close)
-    await consumer.open()
 
 
 def _provider(settings: DocumentsSettings, extraction: Extraction) -> Provider:

@@ -51,5 +51,8 @@ class DocumentsSettings(RetentionSettings):
 
     @model_validator(mode="after")
     def _policy_is_possible(self) -> Self:
-        self.policy()
+        if self.reader_per_key > self.reader_total:
+            raise ValueError(
+                f"reader_per_key must not be above reader_total ({self.reader_total}), and is {self.reader_per_key}"
+            )
         return self

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import LiteralString
 from uuid import UUID
 
@@ -22,7 +23,7 @@ _PARTS = {
     ),
     "waiting": sql.SQL("status in ('queued', 'reading', 'retrying')"),
     "settled": sql.SQL("status in ('approved', 'rejected', 'failed')"),
-    "add_events": sql.SQL(outbox.INSERT),
+    "add_events": sql.SQL(outbox.stamped(outbox.INSERT, "(select created_at from document)")),
 }
 
 
@@ -50,7 +51,7 @@ with waiting as (
            %(storage_key)s, %(url)s, %(idempotency_key)s, %(fingerprint)s
     from waiting where documents < %(sender_limit)s
     on conflict do nothing
-    returning id
+    returning id, created_at
 ), events as ({add_events} where exists (select from document))
 select exists (select from document), (select documents from waiting) >= %(sender_limit)s
 """)
@@ -105,12 +106,13 @@ where id in (
 """)
 
 _COUNT = _query("""
-select count(*), count(storage_key) from documents where tenant = %s and sender = %s
+select count(*), count(storage_key) from documents
+where tenant = %s and sender = %s and created_at <= coalesce(%s, 'infinity'::timestamptz)
 """)
 
 _ERASE = _query("""
 delete from documents where id in (
-    select id from documents where tenant = %s and sender = %s limit %s
+    select id from documents where tenant = %s and sender = %s and created_at <= %s limit %s
 )
 returning storage_key
 """)
@@ -241,16 +243,18 @@ async def forget_files(conn: Connection, keep_seconds: float, limit: int) -> int
     return (await conn.execute(_FORGET_FILES, {"keep": keep_seconds, "limit": limit})).rowcount
 
 
-async def count(conn: Connection, owner: Key) -> tuple[int, int]:
-    """How many documents a sender has, and how many of those have a file."""
-    row = await (await conn.execute(_COUNT, owner)).fetchone()
+async def count(conn: Connection, owner: Key, until: datetime | None) -> tuple[int, int]:
+    """How many documents a sender has (or had by then), and how many of those have a file."""
+    row = await (await conn.execute(_COUNT, (*owner, until))).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])
 
 
-async def erase(conn: Connection, owner: Key, limit: int) -> list[str | None]:
-    """Delete up to `limit` of a sender's documents; returns the storage key of each, None of one without a file."""
-    return [row[0] for row in await (await conn.execute(_ERASE, (*owner, limit))).fetchall()]
+async def erase(conn: Connection, owner: Key, until: datetime, limit: int) -> list[str | None]:
+    """Delete up to `limit` of the documents that a sender had by then; returns the storage key of each, None of one
+    without a file.
+    """
+    return [row[0] for row in await (await conn.execute(_ERASE, (*owner, until, limit))).fetchall()]
 
 
 async def known_keys(conn: Connection, keys: Collection[str]) -> set[str]:

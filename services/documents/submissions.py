@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from web import addresses
-from web.problems import Problem, bad_input
+from web.problems import BadInput, Problem, bad_input
 
 Kind = Literal["file", "text", "url"]
 MAX_NAME = 255
+MOST_UNKNOWN = 20
+"""Unknown fields that are named at most."""
+
 WAITING_RETRY_SECONDS = 60
+ALLOWING = "WORKBOT_FETCH_ALLOW"
+"""The setting behind `allow`."""
+
 WAYS = 'a multipart "file", or JSON with "text" or "url"'
 
 
@@ -44,16 +50,22 @@ def parse_json(body: bytes, allow: AbstractSet[str]) -> Text | Link:
         raise bad_input("body", "not-json", f"The body is not JSON. Send {WAYS}.") from None
     if not isinstance(data, dict):
         raise bad_input("body", "not-json", f"The body must be a JSON object. Send {WAYS}.")
-    unknown = sorted(set(data) - {"text", "url"})
-    if unknown:
-        raise unknown_field(unknown[0])
-    if len(data) == 2:
-        raise two_kinds("url")
-    if "text" in data:
-        return _text(data["text"])
-    if "url" in data:
-        return _link(data["url"], allow)
-    raise empty_body()
+    bad = BadInput()
+    for name in sorted(data.keys() - {"text", "url"})[:MOST_UNKNOWN]:
+        with bad:
+            raise unknown_field(name)
+    found: Text | Link | None = None
+    with bad:
+        if {"text", "url"} <= data.keys():
+            raise two_kinds("url")
+        if "text" in data:
+            found = _text(data["text"])
+        elif "url" in data:
+            found = _link(data["url"], allow)
+    bad.tell()
+    if found is None:
+        raise empty_body()
+    return found
 
 
 def file_name(sent: str) -> str | None:
@@ -127,5 +139,5 @@ def _link(value: object, allow: AbstractSet[str]) -> Link:
     try:
         addresses.parse(url, allow)
     except addresses.Refused as refused:
-        raise bad_input("url", "bad-url", str(refused)) from None
+        raise bad_input("url", "bad-url", addresses.told(refused, ALLOWING)) from None
     return Link(url)

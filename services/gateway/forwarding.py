@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from messaging.telemetry import current_traceparent
 from services.gateway.upstream import Upstream
 from web import sse
-from web.problems import BUSY_RETRY_SECONDS, Problem, not_found
+from web.problems import BUSY_RETRY_SECONDS, Problem, not_found, only_reads
 from web.tokens import Bearer
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class Forwarding:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._bearer(Request(scope))
         if not {".", ".."}.isdisjoint(scope["path"].split("/")):
-            raise not_found("page")
+            raise not_found("page", "path")
         body = _Body(receive)
         forwarding = asyncio.create_task(self._forward(scope, body, send))
         leaving = asyncio.create_task(body.left())
@@ -98,7 +98,7 @@ class Forwarding:
         try:
             answer = await self._upstream.send(scope["method"], target, headers, body.pieces())
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            raise self._problem(error) from error
+            raise self._problem(error, reads=only_reads(scope["method"])) from error
         try:
             try:
                 await self._pass_back(answer, send)
@@ -143,7 +143,7 @@ class Forwarding:
             if not stream.expired():
                 raise
 
-    def _problem(self, error: Exception) -> Problem:
+    def _problem(self, error: Exception, *, reads: bool) -> Problem:
         log.warning("forwarding.failed", service=self._name, error=repr(error))
         retry = {"Retry-After": str(BUSY_RETRY_SECONDS)}
         match error:
@@ -152,15 +152,18 @@ class Forwarding:
                     HTTPStatus.BAD_REQUEST, "bad-request", "The request cannot be passed on as it was sent."
                 )
             case httpcore.ConnectError() | httpcore.ConnectTimeout() | httpcore.PoolTimeout():
-                detail = f"The {self._name} service is away; nothing was kept. Send it again shortly."
+                remedy = "Ask again shortly." if reads else "Nothing was kept; send it again shortly."
+                detail = f"The {self._name} service is away. {remedy}"
                 return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "service-away", detail, headers=retry)
             case httpcore.TimeoutException():
                 detail = f"The {self._name} service has not answered within {self._silence:g} s."
                 return Problem(HTTPStatus.GATEWAY_TIMEOUT, "service-silent", detail)
-        detail = (
-            f"The {self._name} service broke off before it answered. Ask for what you sent, or send it again with "
-            "the same Idempotency-Key."
+        remedy = (
+            "Ask again shortly."
+            if reads
+            else "Ask for what you sent, or send it again with the same Idempotency-Key."
         )
+        detail = f"The {self._name} service broke off before it answered. {remedy}"
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "service-broke-off", detail, headers=retry)
 
 

@@ -12,7 +12,7 @@ from web.tokens import Bearer
 async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
     """Takes requests in, forwards the services' APIs, and serves the layer's own."""
     pool = await parts.open_pool(stack, settings, "gateway-api", autocommit=True)
-    codec = await parts.make_codec(stack, settings)
+    codec = parts.make_codec(stack, settings)
     bearer = Bearer(read_secret(settings.token_secret_file, "the key that signs tokens"))
     forwardings = parts.make_forwardings(settings, bearer, parts.open_upstreams(stack, settings))
     lag = parts.open_lag(stack, settings)
@@ -21,6 +21,7 @@ async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
     await stack.enter_async_context(process.serve(face, settings))
     for forwarding in forwardings.values():
         stack.callback(forwarding.close)
+    await parts.prepare(codec, pool)
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:
@@ -29,10 +30,11 @@ async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None
     pool = await parts.open_pool(stack, settings, "gateway-worker", autocommit=False)
     relay = parts.start_relay(stack, settings)
     sender = parts.start_sender(stack, settings, pool)
-    projector = await parts.start_projector(stack, settings, pool)
+    projector = parts.make_projector(settings, pool)
     timers = parts.start_timers(stack, settings, pool)
     face = parts.make_worker_face(pool, relay, projector, sender, timers)
     await stack.enter_async_context(process.serve(face, settings))
+    await parts.start_projector(stack, settings, projector)
 
 
 STARTS = {"api": start_api, "worker": start_worker}

@@ -11,6 +11,8 @@ from messaging import admin, migrate
 from messaging.codec import Codec
 from messaging.database import Pool, conninfo, make_pool
 from messaging.lag import Lag
+from messaging.learnt import Learnt
+from messaging.patience import waited_out
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
 from messaging.registry import Registry
@@ -39,7 +41,7 @@ RELAY = "gateway"
 FORWARDED = {
     "documents": ("/api/documents", "/api/documents/{rest:path}"),
     "notifications": ("/api/notifications", "/api/notifications/{rest:path}"),
-    "analytics": ("/api/analytics/{rest:path}",),
+    "analytics": ("/api/analytics", "/api/analytics/{rest:path}"),
 }
 """The paths of each service behind the gateway."""
 
@@ -49,7 +51,7 @@ async def open_pool(stack: AsyncExitStack, settings: GatewaySettings, name: str,
     pool = make_pool(settings, name, autocommit=autocommit)
     stack.push_async_callback(pool.close)
     await pool.open()
-    await migrate.verify(pool, [MIGRATIONS])
+    await waited_out("look at the database", lambda: migrate.verify(pool, [MIGRATIONS]))
     return pool
 
 
@@ -61,13 +63,18 @@ def subscriptions(known: Topics) -> dict[tuple[str, str], Subscription]:
     }
 
 
-async def make_codec(stack: AsyncExitStack, settings: GatewaySettings) -> Codec:
-    """Knows the ids of all we write; from then on nothing here asks the registry."""
+def make_codec(stack: AsyncExitStack, settings: GatewaySettings) -> Codec:
+    """Not prepared yet: until then no request can be filed."""
     registry = Registry(settings.registry_url)
     stack.push_async_callback(registry.close)
     codec = catalog.codec(registry)
-    await codec.prepare(WRITES)
+    codec.expect(WRITES)
     return codec
+
+
+async def prepare(codec: Codec, pool: Pool) -> None:
+    """Learn the ids of all we write; from then on nothing here asks the registry. One that is away is waited for."""
+    await waited_out("learn schema ids", lambda: codec.prepare(WRITES, Learnt(pool)))
 
 
 def open_upstreams(stack: AsyncExitStack, settings: GatewaySettings) -> dict[str, Upstream]:
@@ -116,7 +123,17 @@ def make_api_face(
 ) -> FastAPI:
     """The public origin."""
     listed = topics.load()
-    face = make_face("Gateway", live={}, ready={"database": _answers(pool)}, pace=pace(settings))
+    forwarded = ", ".join(f"{paths[0]} ({name})" for name, paths in FORWARDED.items())
+    face = make_face(
+        "Gateway",
+        live={},
+        ready={"database": _answers(pool), "schemas": codec.prepared},
+        pace=pace(settings),
+        description=(
+            f"These are the gateway's own calls. It also passes on all calls under {forwarded}; each of these "
+            "services describes its own at /docs on its own address, which `workbot status` shows."
+        ),
+    )
     face.include_router(requests.router(pool, bearer, codec))
     decisions = Decisions(pool, subscriptions(listed).keys())
     face.include_router(letters.router(pool, bearer, decisions, settings.operator_tenant))
@@ -136,7 +153,8 @@ def make_worker_face(pool: Pool, relay: Relay, projector: Projector, sender: Sen
         "sender": sender.healthy,
         "timers": timers.healthy,
     }
-    return make_face("Gateway worker", live=live, ready={"database": _answers(pool)})
+    ready: dict[str, Check] = {"database": _answers(pool), "dead letters": projector.started}
+    return make_face("Gateway worker", live=live, ready=ready)
 
 
 def start_relay(stack: AsyncExitStack, settings: GatewaySettings) -> Relay:
@@ -148,14 +166,17 @@ def start_relay(stack: AsyncExitStack, settings: GatewaySettings) -> Relay:
     return relay
 
 
-async def start_projector(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -> Projector:
-    """Copies dead letters into the table."""
-    known = topics.load()
-    await admin.verify_topics(settings.kafka_bootstrap, known.specs())
-    projector = Projector(settings.kafka_bootstrap, settings.dead_letter_group, known.dead_letter_topics(), pool)
+def make_projector(settings: GatewaySettings, pool: Pool) -> Projector:
+    """Copies dead letters into the table; not started yet."""
+    return Projector(settings.kafka_bootstrap, settings.dead_letter_group, topics.load().dead_letter_topics(), pool)
+
+
+async def start_projector(stack: AsyncExitStack, settings: GatewaySettings, projector: Projector) -> None:
+    """Check that the topics are as the deploy step makes them, once Kafka is there, and begin."""
+    specs = topics.load().specs()
+    await waited_out("look at the topics", lambda: admin.verify_topics(settings.kafka_bootstrap, specs))
     stack.push_async_callback(projector.stop)
     projector.start()
-    return projector
 
 
 def start_sender(stack: AsyncExitStack, settings: GatewaySettings, pool: Pool) -> Sender:

@@ -57,9 +57,13 @@ class Projector:
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def started(self) -> bool:
+        """Whether it has begun."""
+        return self._task is not None
+
     def healthy(self) -> bool:
-        """Whether it runs."""
-        return self._task is not None and not self._task.done()
+        """Whether it runs, or has not begun."""
+        return self._task is None or not self._task.done()
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE

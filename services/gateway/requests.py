@@ -13,7 +13,7 @@ from schemas.events import RequestCreated
 from services.gateway.records import Channel, Earlier, NewRequest
 from services.gateway.store import requests as store
 from web import idempotency
-from web.problems import Problem, bad_input
+from web.problems import BadInput, Problem, bad_input
 
 SOURCE = "gateway"
 MAX_TITLE = 200
@@ -52,14 +52,22 @@ class Receipt:
 
 
 def parse(title: str, body: str, team: str) -> Ask:
-    """Pure: the ask, trimmed. Raises a 422 problem naming the field and what to send instead.
+    """Pure: the ask, trimmed. Raises a 422 problem naming each field at fault and what to send instead.
 
     title   one line, 1 to 200 characters
     body    up to 20,000 characters; tabs and line breaks are its only control characters
     team    1 to 100 printable characters, at most 190 bytes of UTF-8, no colon (it divides the parts of a key);
             compared as written, so "IT" and "it" are two teams
     """
-    return Ask(_title(title.strip()), _body(body), _team(team.strip()))
+    bad = BadInput()
+    with bad:
+        title = _title(title.strip())
+    with bad:
+        body = _body(body)
+    with bad:
+        team = _team(team.strip())
+    bad.tell()
+    return Ask(title, body, team)
 
 
 async def create_request(
@@ -144,8 +152,11 @@ def _body(body: str) -> str:
 def _team(team: str) -> str:
     if not team:
         raise bad_input("team", "empty", "The team is empty; name the team that is to answer.")
-    if len(team) > MAX_TEAM or len(team.encode("utf-8", "replace")) > MAX_TEAM_BYTES:
-        raise _too_long("team", MAX_TEAM, f"In UTF-8 it must not take more than {MAX_TEAM_BYTES} bytes.")
+    if len(team) > MAX_TEAM:
+        raise _too_long("team", MAX_TEAM, "Name the team by a shorter name.")
+    if (size := len(team.encode("utf-8", "replace"))) > MAX_TEAM_BYTES:
+        detail = f"At most {MAX_TEAM_BYTES} bytes of UTF-8 are taken, and this name has {size}; send a shorter one."
+        raise bad_input("team", "too-long", detail)
     if not team.isprintable() or ":" in team:
         raise bad_input(
             "team",

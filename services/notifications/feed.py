@@ -16,6 +16,7 @@ from messaging import telemetry
 from messaging.database import Pool
 from services.notifications.records import Entry, Sight
 from services.notifications.store import inbox
+from services.notifications.store.inbox import Wanted
 
 QUEUE = 256
 """Entries that wait for one follower at most."""
@@ -44,11 +45,12 @@ class Closed(Exception):
 class Follower:
     """One who follows. Made by Feed.follow."""
 
-    def __init__(self, pool: Pool, sight: Sight, after: int, head: int) -> None:
+    def __init__(self, pool: Pool, sight: Sight, wanted: Wanted, after: int, head: int) -> None:
         self.sight = sight
         self.after = after
         """The number of the last entry that was given out, or passed over as nobody's of ours."""
         self._pool = pool
+        self._wanted = wanted
         self._head = head
         self._queue: deque[Entry] = deque()
         self._something = asyncio.Event()
@@ -57,6 +59,8 @@ class Follower:
     def offer(self, entry: Entry) -> None:
         """An entry above the head it was registered at; called in order."""
         if self._end is not None or not self.sight.sees(entry.audience_kind, entry.audience):
+            return
+        if self._wanted.team is not None and (entry.audience_kind, entry.audience) != ("team", self._wanted.team):
             return
         if len(self._queue) >= QUEUE:
             telemetry.STREAMS_DROPPED.inc()
@@ -79,7 +83,7 @@ class Follower:
         while self.after < self._head and self._end is None:
             try:
                 async with self._pool.connection() as conn:
-                    entries = await inbox.missed(conn, self.sight, self.after, self._head, PAGE)
+                    entries = await inbox.missed(conn, self.sight, self._wanted, self.after, self._head, PAGE)
             except psycopg.Error as error:
                 log.warning("feed.past_not_read", error=str(error))
                 raise Dropped from error
@@ -115,8 +119,9 @@ class Feed:
         self._tails: dict[str, _Tail] = {}
         self._closed = False
 
-    async def follow(self, sight: Sight, after: int | None) -> Follower:
-        """Follow from behind the entry numbered `after`; None, or one that is not there yet: from now on.
+    async def follow(self, sight: Sight, after: int | None, team: str | None = None) -> Follower:
+        """Follow from behind the entry numbered `after`; None, or one that is not there yet: from now on. With a
+        `team` only what that team is told, which the caller must be allowed to see.
 
         Call `leave` at the end. Raises psycopg errors when the database is away, TooMany, and Closed when the process
         stops.
@@ -131,7 +136,7 @@ class Feed:
             tail = self._tails[sight.tenant] = _Tail(self._pool, sight.tenant, newest)
         if sum(other.sight.reader == sight.reader for other in tail.followers) >= STREAMS:
             raise TooMany
-        follower = Follower(self._pool, sight, start, tail.head)
+        follower = Follower(self._pool, sight, Wanted(team=team), start, tail.head)
         tail.followers.add(follower)
         telemetry.STREAMS_OPEN.inc()
         # The tail may be behind what this follower has seen elsewhere.

@@ -17,11 +17,12 @@ async def start_api(stack: AsyncExitStack, settings: NotificationsSettings) -> N
     timers = parts.start_timers(stack, settings, base)
     ringer = parts.start_ringer(stack, base)
     feed = parts.start_feed(stack, settings, base)
-    consumers = await parts.make_consumers(stack, settings, base, ringer)
+    consumers = parts.make_consumers(stack, settings, base, ringer)
     face = parts.make_api_face(settings, base, feed, relay, timers, consumers, bearer)
     await stack.enter_async_context(process.serve(face, settings))
     stack.callback(feed.close)
-    await parts.open_consumers(stack, consumers)
+    await parts.prepare(base)
+    await parts.open_consumers(stack, settings, consumers)
 
 
 STARTS = {"api": start_api}

@@ -51,6 +51,8 @@ DEFAULT_KINDS: Final[dict[AudienceKind, tuple[str, ...]]] = {
 
 MAX_TITLE = 200
 MAX_BODY = 2000
+MAX_TEAM = 100
+"""Characters: no request can name a team by more."""
 MAX_TEAM_BYTES = 190
 """A team's deliveries travel under the key `<tenant>:team:<team>`, and a part of a key has 200 bytes."""
 

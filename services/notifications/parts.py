@@ -13,6 +13,8 @@ from messaging.codec import Codec
 from messaging.consumer import FairConsumer, Limits
 from messaging.database import Pool, conninfo, make_pool
 from messaging.job import Reader
+from messaging.learnt import Learnt
+from messaging.patience import waited_out
 from messaging.policy import Subscription
 from messaging.presence import Presence
 from messaging.producer import ConfirmedProducer
@@ -63,16 +65,21 @@ class Base:
 
 
 async def open_base(stack: AsyncExitStack, settings: NotificationsSettings) -> Base:
-    """The database, verified; the codec, with the ids of all we write."""
+    """The database, verified; the codec, not prepared yet."""
     pool = make_pool(settings, "notifications-api", autocommit=False)
     stack.push_async_callback(pool.close)
     await pool.open()
-    await migrate.verify(pool, [MIGRATIONS])
+    await waited_out("look at the database", lambda: migrate.verify(pool, [MIGRATIONS]))
     registry = Registry(settings.registry_url)
     stack.push_async_callback(registry.close)
     codec = catalog.codec(registry)
-    await codec.prepare(WRITES)
+    codec.expect(WRITES)
     return Base(pool, codec)
+
+
+async def prepare(base: Base) -> None:
+    """Learn the ids of all we write. A registry that is away is waited for."""
+    await waited_out("learn schema ids", lambda: base.codec.prepare(WRITES, Learnt(base.pool)))
 
 
 def make_api_face(
@@ -131,12 +138,11 @@ def start_feed(stack: AsyncExitStack, settings: NotificationsSettings, base: Bas
     return feed
 
 
-async def make_consumers(
+def make_consumers(
     stack: AsyncExitStack, settings: NotificationsSettings, base: Base, ringer: Ringer
 ) -> list[FairConsumer]:
     """All three, not open yet, and so without work."""
     known = topics.load()
-    await admin.verify_topics(settings.kafka_bootstrap, known.specs())
     producer = ConfirmedProducer(settings.kafka_bootstrap, "notifications")
     stack.push_async_callback(producer.close)
     producer.open()
@@ -169,16 +175,21 @@ def tell_reader(codec: Codec, topic: str, tell: Tell) -> EventReader:
     return EventReader(codec, event_handlers(topic, tell), leaves_alone=notices.QUIET)
 
 
-async def open_consumers(stack: AsyncExitStack, consumers: Sequence[FairConsumer]) -> None:
-    """Join the groups and begin to work. They are closed together: each may take its time to drain."""
+async def open_consumers(
+    stack: AsyncExitStack, settings: NotificationsSettings, consumers: Sequence[FairConsumer]
+) -> None:
+    """Join the groups and begin to work, once the servers are there and the topics as the deploy step makes them.
+    They are closed together: each may take its time to drain."""
 
     async def close() -> None:
         await asyncio.gather(*(consumer.close() for consumer in opened))
 
+    specs = topics.load().specs()
+    await waited_out("look at the topics", lambda: admin.verify_topics(settings.kafka_bootstrap, specs))
     opened: list[FairConsumer] = []
     stack.push_async_callback(close)
     for consumer in consumers:
-        await consumer.open()
+        await waited_out("register as a worker", consumer.open)
         opened.append(consumer)
 
 

@@ -46,5 +46,5 @@ class NotificationsSettings(RetentionSettings):
         if (self.smtp_user is None) != (self.smtp_password_file is None):
             raise ValueError("smtp_user and smtp_password_file are set together or not at all")
         if self.smtp_user is not None and self.smtp_tls == "none":
-            raise ValueError("smtp_user needs smtp_tls starttls or tls: a password is not sent in the clear")
+            raise ValueError("smtp_user needs smtp_tls to be starttls or tls: a password is not sent in the clear")
         return self

@@ -5,14 +5,17 @@ import secrets
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from services.notifications.notices import DEFAULT_KINDS, KINDS, MAX_TEAM_BYTES
-from services.notifications.records import Channel, Owner
+from services.notifications.notices import DEFAULT_KINDS, KINDS, MAX_TEAM, MAX_TEAM_BYTES
+from services.notifications.records import AudienceKind, Channel, Owner
 from web import addresses
 from web.problems import Problem, bad_input
 from web.tokens import Identity, require
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - says what it is, and is none
 MAX_EMAIL = 254
+ALLOWING = "WORKBOT_WEBHOOK_ALLOW"
+"""The setting behind `allow`."""
+
 TEAMS = frozenset({"admin"})
 """Who subscribes for a team."""
 
@@ -21,12 +24,18 @@ _EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\
 
 
 def owner(who: Identity, team: str | None) -> Owner:
-    """Whose the subscription is: the caller's, or a team's, which takes an admin."""
+    """Whose the subscription is: the caller's, or a team's, which takes an admin. A team is named as requests name
+    it, or nothing would ever come of it."""
     if team is None:
         return Owner(who.tenant, "person", who.sub)
     require(who, TEAMS)
-    if not team.strip() or not team.isprintable() or len(team.encode("utf-8", "replace")) > MAX_TEAM_BYTES:
-        raise bad_input("team", "bad-team", f"Send the team's name: printable, at most {MAX_TEAM_BYTES} bytes.")
+    team = team.strip()
+    if not team or len(team) > MAX_TEAM or len(team.encode("utf-8", "replace")) > MAX_TEAM_BYTES:
+        detail = f"Send the team's name: 1 to {MAX_TEAM} characters, at most {MAX_TEAM_BYTES} bytes of UTF-8."
+        raise bad_input("team", "bad-team", detail)
+    if not team.isprintable() or ":" in team:
+        detail = "The team's name holds a colon or a character that is not printable; send it without."
+        raise bad_input("team", "bad-team", detail)
     return Owner(who.tenant, "team", team)
 
 
@@ -46,17 +55,17 @@ def address(channel: Channel, given: str, allow: AbstractSet[str], *, mail: bool
     try:
         addresses.parse(given, allow)
     except addresses.Refused as refused:
-        raise bad_input("address", "bad-address", str(refused)) from None
+        raise bad_input("address", "bad-address", addresses.told(refused, ALLOWING)) from None
     return given
 
 
-def kinds(of: Owner, wanted: Sequence[str] | None) -> list[str]:
-    """What the owner is to be told of, in our order."""
+def kinds(of: AudienceKind, wanted: Sequence[str] | None) -> list[str]:
+    """What such an owner is to be told of, in our order."""
     if wanted is None:
-        return list(DEFAULT_KINDS[of.kind])
-    possible = KINDS[of.kind]
+        return list(DEFAULT_KINDS[of])
+    possible = KINDS[of]
     if not wanted or not set(wanted) <= set(possible):
-        whose = "a person" if of.kind == "person" else "a team"
+        whose = "a person" if of == "person" else "a team"
         raise bad_input("kinds", "bad-kinds", f"For {whose} there are {', '.join(possible)}; send at least one.")
     return [kind for kind in possible if kind in wanted]
 

@@ -99,14 +99,27 @@ class Place:
 
     def committed(self) -> int:
         """The sum of the group's offsets over all its topics."""
+        return self._committed([(t, n) for t in (self.documents, self.requests) for n in range(PARTITIONS)])
+
+    def committed_of(self, topic: str, partition: int) -> int:
+        """The group's offset in one partition; 0 without any."""
+        return self._committed([(topic, partition)])
+
+    def _committed(self, partitions: Sequence[tuple[str, int]]) -> int:
         consumer = Consumer(
             {"bootstrap.servers": self.infra.kafka_bootstrap, "group.id": self.group, "enable.auto.commit": False}
         )
         try:
-            places = [TopicPartition(t, n) for t in (self.documents, self.requests) for n in range(PARTITIONS)]
-            return sum(max(0, place.offset) for place in consumer.committed(places, timeout=10))
+            found = consumer.committed([TopicPartition(*each) for each in partitions], timeout=10)
+            return sum(max(0, place.offset) for place in found)
         finally:
             consumer.close()
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """As Kafka's retention does."""
+        client = AdminClient({"bootstrap.servers": self.infra.kafka_bootstrap})
+        for answer in client.delete_records([TopicPartition(topic, partition, offset)]).values():
+            answer.result(30)
 
     def rewind(self) -> None:
         """Move the group back to the beginning, once nobody is in it."""
@@ -211,8 +224,12 @@ class Counter(Running):
 
     def repeats(self) -> float:
         """How many events it has read again and found counted."""
+        return self.metric("workbot_events_repeated_total")
+
+    def metric(self, name: str) -> float:
+        """A metric's values over all its labels."""
         said = httpx.get(f"{self.url}/metrics", trust_env=False).text
-        return sum(float(n) for n in re.findall(r"^workbot_events_repeated_total\{.*\} (\S+)$", said, re.MULTILINE))
+        return sum(float(n) for n in re.findall(rf"^{name}\{{.*\}} (\S+)$", said, re.MULTILINE))
 
     def ready(self) -> bool:
         with contextlib.suppress(httpx.TransportError):

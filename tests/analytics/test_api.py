@@ -143,6 +143,32 @@ def test_a_series_has_every_bucket(client: TestClient, window: str, points: int,
     assert sum(point["count"] for point in found["points"]) in (total, total + (window == "minute"))
 
 
+def test_it_says_from_when_on_a_zero_is_one(client: TestClient) -> None:
+    """By window: the bucket that holds the moment before which none is kept."""
+
+    def kept_from(path: str, **params: str) -> tuple[str, float]:
+        found = client.get(path, headers=signed("eve", "viewer"), params=params).json()
+        kept = datetime.fromisoformat(found["kept_from"])
+        assert kept.timestamp() % {"minute": 60, "hour": HOUR, "day": DAY}[found["window"]] == 0
+        return found["window"], (datetime.now(UTC) - kept).total_seconds()
+
+    for window, days in (("minute", 2), ("hour", 60), ("day", 800)):
+        told, age = kept_from(SERIES, window=window)
+        assert told == window
+        assert days * DAY <= age <= days * DAY + {"minute": 60, "hour": HOUR, "day": DAY}[window] + 60
+        told, since = kept_from(EVENTS, **{"from": ago(days * DAY - 60)})
+        assert (told, round(since - age) // 60) == (window, 0)
+
+
+@pytest.mark.parametrize("zone", ["+01:00", "+0100", "-01:00", "Z"])
+def test_a_plus_that_an_address_made_a_blank_is_understood(client: TestClient, zone: str) -> None:
+    moment = f"2026-05-04T12:30:00{zone}"
+    encoded = client.get(SERIES, headers=signed("eve", "viewer"), params={"from": moment, "window": "day"})
+    as_is = client.get(f"{SERIES}?from={moment}&window=day", headers=signed("eve", "viewer"))
+    assert encoded.status_code == as_is.status_code == 200, as_is.text
+    assert as_is.json()["from"] == encoded.json()["from"]
+
+
 def test_a_series_of_one_type_over_a_time(client: TestClient) -> None:
     hour = int(MOMENT // HOUR) * HOUR
     params = {
@@ -161,6 +187,8 @@ def test_a_series_of_one_type_over_a_time(client: TestClient) -> None:
         (EVENTS, {"type": "request.forgotten"}, "type", "unknown-type"),
         (EVENTS, {"from": "yesterday"}, "from", "bad-input"),
         (EVENTS, {"from": "2026-05-04T12:30:00"}, "from", "bad-input"),
+        (EVENTS, {"from": "2026-05-04 12:30:00"}, "from", "bad-input"),
+        (EVENTS, {"from": "2026-05-04T12:30:00 99:00"}, "from", "bad-input"),
         (EVENTS, {"from": "2026-05-04T12:30:00Z", "to": "2026-05-04T12:30:00Z"}, "from", "empty-span"),
         (EVENTS, {"from": "2999-05-04T12:30:00Z"}, "from", "empty-span"),
         (SERIES, {"from": "2999-05-04T12:30:00Z"}, "from", "empty-span"),

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from messaging import erasure as messaging_erasure
 from messaging import migrate
 from messaging.message import Key
 from services.analytics import counting, erasing, erasure, store
@@ -28,7 +29,11 @@ def erase(home: Home, owner: Key) -> int:
         conninfo = make_conninfo(home.admin, options=f"-c role={migrate.OWNER}")
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as conn:
             assert await erasure.count(conn, owner) == {}
-            return await erasure.erase(conn, owner, lambda kind, more: None)
+            at = await messaging_erasure.moment(conn, messaging_erasure.LEAD)
+            await erasure.mark(conn, owner, at)
+            while await messaging_erasure.moment(conn) <= at:
+                await asyncio.sleep(0.05)
+            return await erasure.erase(conn, owner, at, lambda kind, more: None)
 
     return asyncio.run(run())[erasure.COUNTS]
 
@@ -88,22 +93,37 @@ def test_who_asks_while_nobody_counts_is_told_so_and_it_is_done_later(
         until(lambda: counter.total() == 1, counter)
         assert senders(counter) == {"bob": 1}
     # It is remembered until the timer comes, whoever asked; and without a name.
-    ((asked_at, keys),) = home.rows("select asked_at, keys from count_erasures where done_at >= asked_at")
+    ((keys,),) = home.rows("select keys from count_erasures where done_at >= asked_at")
     assert keys == 3
     assert "ann" not in str(home.rows("select * from count_erasures"))
 
     async def look_and_forget() -> None:
-        assert isinstance(asked_at, datetime)
         async with await psycopg.AsyncConnection.connect(home.conninfo, autocommit=True) as conn:
             for _ in range(2):
-                assert await store.keys_erased(conn, erasing.digest(ANN), asked_at) == 3
-            later = datetime.now(UTC) + timedelta(hours=1)
-            assert await store.keys_erased(conn, erasing.digest(ANN), later) is None
+                assert await store.keys_erased(conn, erasing.digest(ANN)) == 3
             assert await store.forget_done_erasures(conn, 3600) == 0
             assert await store.forget_done_erasures(conn, 0) == 1
 
     asyncio.run(look_and_forget())
     assert home.rows("select * from count_erasures") == []
+
+
+def test_what_happens_after_the_moment_is_counted_however_late_the_counts_go(
+    place: Place, start: Start, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody counts while the sender is erased. Who starts then finds events from before and from after."""
+    place.send([request(1), request(2, sender="bob")])
+    with start() as counter:
+        until(lambda: counter.total() == 2, counter)
+    monkeypatch.setattr(erasure, "PATIENCE_SECONDS", 0.1)
+    place.send([request(3)])
+    with pytest.raises(erasure.Pending):
+        erase(home, ANN)
+    place.send([request(n) for n in range(4, 14)])
+    with start() as counter:
+        until(lambda: place.committed() == 13, counter)
+        until(lambda: home.rows("select count(*) from count_erasures where done_at is null") == [(0,)], counter)
+        assert senders(counter) == {"bob": 1, "ann": 10}
 
 
 def test_it_goes_on_counting_meanwhile(place: Place, start: Start, home: Home) -> None:

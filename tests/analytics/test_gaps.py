@@ -1,23 +1,49 @@
 """Pure: offsets follow one another, or somebody is told."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
 import pytest
 
+from messaging import telemetry
 from services.analytics.counting import Place, Value, progress
 from services.analytics.gaps import Gaps, JumpedOver, resume_at
 
 TOPIC = "t"
 
 
-def gaps(*, settled: int | None = None, committed: int = 0, first: int = 0) -> Gaps:
+@dataclass
+class Kafka:
+    """One partition: its first offset, those that hold a record for us, and what the group committed."""
+
+    committed_at: int = 0
+    begins: int = 0
+    records: frozenset[int] = frozenset(range(100))
+    passed_over: list[tuple[int, int]] = field(default_factory=list)
+
+    async def first(self, topic: str, partition: int) -> int:
+        return self.begins
+
+    async def committed(self, topic: str, partition: int) -> int:
+        return self.committed_at
+
+    async def between(self, topic: str, partition: int, since: int, until: int) -> int | None:
+        return min((offset for offset in self.records if since <= offset < until), default=None)
+
+    async def passed(self, topic: str, partition: int, since: int, until: int) -> None:
+        self.passed_over.append((since, until))
+
+
+def gaps(
+    *, settled: int | None = None, committed: int = 0, first: int = 0, records: Iterable[int] = range(100)
+) -> Gaps:
+    return watching(Kafka(committed, first, frozenset(records)), settled)
+
+
+def watching(kafka: Kafka, settled: int | None = None) -> Gaps:
     table: dict[str, Value] = {} if settled is None else {progress(TOPIC, 0): {"o": settled}}
-
-    async def say_first(topic: str, partition: int) -> int:
-        return first
-
-    async def say_committed(topic: str, partition: int) -> int:
-        return committed
-
-    return Gaps(table.get, say_first, say_committed)
+    return Gaps(table.get, kafka)
 
 
 async def watch(watched: Gaps, *offsets: int) -> None:
@@ -53,6 +79,29 @@ async def test_what_is_jumped_over_is_an_error(watched: Gaps, offsets: tuple[int
 async def test_what_kafka_has_deleted_is_no_jump() -> None:
     await watch(gaps(settled=9, first=15), 15, 16)
     await watch(gaps(first=15), 15, 16)
+
+
+async def test_what_nobody_is_given_is_passed_over_and_counted() -> None:
+    """The mark of a transaction, and one that took three events back."""
+
+    def counted(metric: Any) -> float:
+        return float(metric.labels(TOPIC)._value.get())
+
+    empty, expired = counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)
+    kafka = Kafka(records=frozenset({0, 2, 7, 8}))
+    await watch(watching(kafka), 0, 2, 7, 8)
+    assert kafka.passed_over == [(1, 2), (3, 7)]
+    assert counted(telemetry.OFFSETS_EMPTY) == empty + 5
+    # The first of these has gone by its time; of those that are left none holds a record.
+    later = Kafka(begins=11, records=frozenset({10, 13}))
+    await watch(watching(later, settled=9), 13)
+    assert later.passed_over == [(10, 13)]
+    assert (counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)) == (empty + 7, expired + 1)
+
+
+async def test_one_event_among_what_nobody_is_given_is_missed() -> None:
+    with pytest.raises(JumpedOver, match="went from 0 to 7, though there is an event at 4"):
+        await watch(gaps(records={0, 4, 7}), 0, 7)
 
 
 async def test_after_a_reset_the_table_is_asked_anew() -> None:

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from messaging import telemetry
 from messaging.codec import Codec
+from messaging.erasure import digest
+from messaging.message import Key
 from messaging.policy import Backoff, Policy, Subscription
 from messaging.producer import ConfirmedProducer
 from services.analytics import engine, tables, tidying
@@ -24,7 +26,8 @@ from services.analytics.stream import Counting
 from services.analytics.tables import Counts
 from services.analytics.tries import Tries
 from tests.analytics.conftest import request
-from tests.analytics.test_counting import KEEP, NOW
+from tests.analytics.test_counting import KEEP, NOW, at_once, total
+from tests.analytics.test_gaps import Kafka
 from tests.fixtures.processes import Home
 
 TOPIC = "t"
@@ -69,16 +72,16 @@ class App:
         self.acked: list[int] = []
         self.channel = SimpleNamespace(queue=SimpleNamespace(empty=lambda: not self.queue))
 
-    def give(self, *offsets: int, sender: str = "ann") -> None:
+    def give(self, *offsets: int, sender: str = "ann", at: float = NOW) -> None:
         for offset in offsets:
             message = SimpleNamespace(
                 topic=TOPIC,
                 partition=0,
                 offset=offset,
                 key=f"acme:{sender}".encode(),
-                value=b"",
+                value=sender.encode(),
                 headers=[],
-                timestamp=NOW,
+                timestamp=at,
                 generation_id=self.consumer_generation_id,
             )
             ack = self.acked.append
@@ -108,6 +111,11 @@ class Known:
     hanging: bool = False
     error: Exception | None = None
     asked: int = 0
+    going_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def let_go(self) -> None:
+        self.hanging = False
+        self.going_on.set()
 
     def decode_known(self, headers: Any, value: Any, readers: Any) -> Any:
         return None
@@ -115,10 +123,10 @@ class Known:
     async def decode(self, headers: Any, value: Any, readers: Any) -> Any:
         self.asked += 1
         if self.hanging:
-            await asyncio.Event().wait()
+            await self.going_on.wait()
         if self.error is not None:
             raise self.error
-        return request(1)
+        return request(1, sender=value.decode())
 
 
 @dataclass
@@ -148,23 +156,20 @@ class World:
     def counting(self, committed: int = 0) -> Counting:
         """The loop of a new life."""
 
-        async def bound(topic: str, partition: int) -> int:
-            return committed
-
         sub = Subscription(
             "analytics", TOPIC, f"{TOPIC}.retry", f"{TOPIC}.dlq", Policy(), Backoff(3, 0.01, 0.01), self.share
         )
         tries = Tries(self.lease, [TOPIC])
         parts = cast(Codec, self.codec), frozenset[type[Any]](), tries, cast(ConfirmedProducer, self.post)
         counting = Counting([sub], *parts, self.erasing, self.cube, KEEP)
-        counting.open(cast(Counts, self.disk), Gaps(self.disk.get, bound, bound))
+        counting.open(cast(Counts, self.disk), Gaps(self.disk.get, Kafka(committed, committed)))
         return counting
 
     def tries(self) -> list[tuple[object, ...]]:
         return self.home.rows("select at_offset, tries from event_tries order by 1")
 
     def total(self) -> int:
-        return sum(self.cube.events("acme", "day", 0, 2**40, type_=None, sender=None).values())
+        return total(self.cube)
 
 
 @pytest.fixture
@@ -345,6 +350,73 @@ async def test_a_cube_is_made_anew_when_something_was_written_meanwhile() -> Non
     disk.write(_key(99), {"n": 1, "o": 1})
     cube = await engine.made_of(cast(Counts, disk))
     assert cube.keys == len(disk) == 3
+
+
+class LongWalk(Disk):
+    """A table that is long to go through: the walk rests at each key until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.walks = 0
+        self.go = asyncio.Event()
+
+    async def everything(self) -> AsyncIterator[tuple[str, Value]]:
+        self.walks += 1
+        for key, value in list(self.items()):
+            await self.go.wait()
+            yield key, value
+
+
+async def test_an_erasures_walk_holds_up_nobody_but_what_its_sender_does_afterwards(world: World) -> None:
+    disk = world.disk = LongWalk()
+    running = asyncio.create_task(world.counting().run(world.app))
+    world.app.give(0, 1, sender="ann")
+    world.app.give(2, sender="bob")
+    await eventually(lambda: world.app.acked == [0, 1, 2])
+    owner, moment = digest(Key("acme", "ann")), NOW + 10
+    world.home.change("insert into erasures values (%s, to_timestamp(%s))", owner, moment)
+    world.home.change("insert into count_erasures (owner, asked_at) values (%s, now())", owner)
+    erasing = asyncio.create_task(world.erasing.run(cast(Counts, disk)))
+    await eventually(lambda: disk.walks)
+    # The walk is under way. Of ann nothing is counted that is from before the moment; bob is.
+    world.app.give(3, sender="ann", at=moment)
+    world.app.give(4, sender="bob", at=moment + 1)
+    await eventually(lambda: world.app.acked == [0, 1, 2, 3, 4])
+    assert counts(world) == {"ann": 2, "bob": 2}
+    world.app.give(5, sender="ann", at=moment + 1)
+    await asyncio.sleep(0.3)
+    assert (world.app.acked[-1], erasing.done()) == (4, False)
+    disk.go.set()
+    await eventually(lambda: world.app.acked[-1] == 5)
+    await erasing
+    assert counts(world) == {"ann": 1, "bob": 2}
+    assert world.home.rows("select keys from count_erasures where done_at is not null") == [(3,)]
+    assert disk.walks == 1
+    await end(running)
+
+
+async def test_a_batch_under_way_does_not_put_erased_counts_back(world: World) -> None:
+    """It was begun before anybody asked, and ends after the counts were to go."""
+    world.codec.hanging = True
+    world.app.give(0, 1)
+    running = asyncio.create_task(world.counting().run(world.app))
+    await eventually(lambda: world.codec.asked == 1)
+    owner = digest(Key("acme", "ann"))
+    world.home.change("insert into erasures values (%s, to_timestamp(%s))", owner, NOW + 10)
+    world.home.change("insert into count_erasures (owner, asked_at) values (%s, now())", owner)
+    erasing = asyncio.create_task(world.erasing.run(cast(Counts, world.disk)))
+    await asyncio.sleep(0.3)
+    assert not erasing.done()
+    world.codec.let_go()
+    await erasing
+    assert world.app.acked == [0, 1]
+    assert counts(world) == {}
+    await end(running)
+
+
+def counts(world: World) -> dict[str, int]:
+    found = at_once(world.cube.events("acme", "day", 0, 2**40, type_=None, sender=None))
+    return {sender: sum(of.values()) for sender, of in found.items()}
 
 
 async def test_tidying_does_not_wait_for_kafka_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,27 @@ def test_bad_json(sender: httpx.Client, case: str) -> None:
     assert_problem(answer, 422, kind, field)
 
 
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"b": 1, "a": 1, "text": " "}, ["a", "b", "text"]),
+        ({"a": 1, "text": "x", "url": "https://example.com/"}, ["a", "url"]),
+        ({f"x{number:03}": 1 for number in range(100)}, [f"x{number:03}" for number in range(20)]),
+    ],
+)
+@pytest.mark.usefixtures("untouched")
+def test_all_that_is_wrong_is_told_at_once(sender: httpx.Client, body: dict[str, object], fields: list[str]) -> None:
+    answer = sender.post(PATH, json=body)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:workbot:problem:bad-input")
+    assert [error["field"] for error in answer.json()["errors"]] == fields
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_private_address_names_the_setting_that_would_allow_it(sender: httpx.Client) -> None:
+    told = assert_problem(sender.post(PATH, json={"url": "http://127.0.0.1:9999/"}), 422, "bad-url", "url")
+    assert "WORKBOT_FETCH_ALLOW" in str(told["detail"])
+
+
 BODY_CASES = {
     "nothing": (None, b"", 422, "empty", "body"),
     "nothing, as JSON": ("application/json", b"", 422, "empty", "body"),

@@ -211,6 +211,12 @@ async def test_a_silent_model_is_given_up() -> None:
             await reader.extract(TEXT)
 
 
+async def test_what_is_no_answer_is_not_passed_on() -> None:
+    error = await fails(Answer(raw=b"a banner of something else\r\n\r\n"))
+    assert isinstance(error, Unavailable)
+    assert str(error) == "The model could not be asked: it broke off, or its answer is not HTTP."
+
+
 async def test_a_model_that_is_away_costs_no_document(unused_tcp_port: int) -> None:
     reader = CompatibleReader(f"http://127.0.0.1:{unused_tcp_port}/v1", "small", None, 1.0)
     with pytest.raises(Outage, match="could not be reached") as away:

@@ -9,9 +9,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from messaging import erasure as messaging_erasure
 from messaging import migrate
 from messaging.codec import Codec
 from messaging.database import Connection, Pool
+from messaging.erasure import Told
 from messaging.errors import NotRetryable, Retryable
 from messaging.job import Job
 from messaging.message import Key
@@ -46,6 +48,16 @@ async def owner(home: Home) -> AsyncIterator[Connection]:
         yield conn
 
 
+def ignore(kind: str, more: int) -> None: ...
+
+
+async def erase_now(conn: Connection, storage: LocalStorage, who: Key, told: Told = ignore) -> dict[str, int]:
+    """All that there is by now, as the command does for every service."""
+    now = await messaging_erasure.moment(conn)
+    await messaging_erasure.mark(conn, who, now)
+    return await erasure.erase(conn, storage, who, now, told)
+
+
 async def erase(conn: Connection, face: Face, who: Key) -> dict[str, int]:
     told: dict[str, int] = {}
 
@@ -54,7 +66,7 @@ async def erase(conn: Connection, face: Face, who: Key) -> dict[str, int]:
 
     storage = LocalStorage(face.storage)
     try:
-        gone = await erasure.erase(conn, storage, who, tell)
+        gone = await erase_now(conn, storage, who, tell)
     finally:
         storage.close()
     assert {kind: told.get(kind, 0) for kind in gone} == gone
@@ -183,12 +195,9 @@ async def desk(pool: Pool, codec: Codec, tenant: str, tmp_path: Path) -> AsyncIt
     storage.close()
 
 
-def ignore(kind: str, more: int) -> None: ...
-
-
 @pytest.mark.parametrize("attempt", [1, 2], ids=["queued", "retrying"])
 async def test_a_job_whose_document_was_erased_ends_quietly(owner: Connection, desk: Desk, attempt: int) -> None:
-    await erasure.erase(owner, desk.storage, desk.ann, ignore)
+    await erase_now(owner, desk.storage, desk.ann)
     job = desk.job(attempt)
     await desk.handler().run(job)
     assert job.finished
@@ -204,27 +213,66 @@ async def test_a_job_for_no_document_of_a_sender_who_was_not_erased_is_a_dead_le
 async def test_a_reading_under_way_brings_nothing_back(owner: Connection, desk: Desk) -> None:
     """Its row goes while the provider reads: neither result, nor event, nor file."""
 
-    async def erase_now() -> None:
-        gone = await erasure.erase(owner, desk.storage, desk.ann, ignore)
+    async def then() -> None:
+        gone = await erase_now(owner, desk.storage, desk.ann)
         assert gone == NOTHING | {"documents": 1, "stored files": 1}
 
     job = desk.job()
-    await desk.handler(erase_now).run(job)
+    await desk.handler(then).run(job)
     assert job.finished
     assert await erasure.count(owner, desk.ann) == NOTHING
 
 
 @pytest.mark.parametrize("fault", [NotRetryable("Damaged."), Retryable("Busy.")])
 async def test_nor_does_one_that_fails(owner: Connection, desk: Desk, fault: NotRetryable | Retryable) -> None:
-    async def erase_now() -> None:
-        await erasure.erase(owner, desk.storage, desk.ann, ignore)
+    async def then() -> None:
+        await erase_now(owner, desk.storage, desk.ann)
 
-    job, handler = desk.job(), desk.handler(erase_now, fault)
+    job, handler = desk.job(), desk.handler(then, fault)
     with pytest.raises(type(fault)):
         await handler.run(job)
     async with desk.pool.connection() as conn:
         await handler.gave_up(conn, job, fault, 1)
     assert await erasure.count(owner, desk.ann) == NOTHING
+
+
+async def test_a_result_between_the_mark_and_the_erasing_is_told_to_nobody(
+    owner: Connection, home: Home, desk: Desk
+) -> None:
+    """The document will go; an event of its result would happen after the moment, and pass for new."""
+    moment = await messaging_erasure.moment(owner)
+    await messaging_erasure.mark(owner, desk.ann, moment)
+    job = desk.job()
+    await desk.handler().run(job)
+    assert job.finished
+    assert await erasure.count(owner, desk.ann) == NOTHING | {"documents": 1, "stored files": 1}
+    gone = await erasure.erase(owner, desk.storage, desk.ann, moment, ignore)
+    assert gone == NOTHING | {"documents": 1, "stored files": 1}
+
+
+async def test_what_is_handed_in_after_the_moment_stays_whole(
+    owner: Connection, home: Home, face: Face, tenant: str
+) -> None:
+    """With its job and its events, all of one time."""
+    ann = Key(tenant, "ann")
+    with face.client("ann", tenant) as client:
+        client.post("/api/documents", json={"text": "before"})
+        moment = await messaging_erasure.moment(owner)
+        await messaging_erasure.mark(owner, ann, moment)
+        after = client.post("/api/documents", json={"text": "after"}).json()["id"]
+        storage = LocalStorage(face.storage)
+        gone = await erasure.erase(owner, storage, ann, moment, ignore)
+        storage.close()
+        assert gone == NOTHING | {"documents": 1, "stored files": 1, "events in the outbox": 2}
+        assert [item["id"] for item in client.get("/api/documents").json()["items"]] == [after]
+        assert after in face.files()
+    assert await erasure.count(owner, ann) == gone
+    rows = home.rows(
+        "select count(*), count(distinct occurred_at), bool_and(occurred_at = created_at) from outbox"
+        " join documents on documents.id::text = subject where key = %s",
+        str(ann),
+    )
+    assert rows == [(2, 1, True)]
 
 
 async def test_a_result_that_is_being_written_is_waited_for_and_goes_with_the_rest(
@@ -242,7 +290,7 @@ async def test_a_result_that_is_being_written_is_waited_for_and_goes_with_the_re
     job.finish = finish
     reading = asyncio.create_task(desk.handler().run(job))
     await held.wait()
-    erasing = asyncio.create_task(erasure.erase(owner, desk.storage, desk.ann, ignore))
+    erasing = asyncio.create_task(erase_now(owner, desk.storage, desk.ann))
     async with asyncio.timeout(30):
         while home.rows(
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

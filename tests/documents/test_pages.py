@@ -53,6 +53,28 @@ async def test_a_page_that_is_allowed() -> None:
     assert origin.requests[0].headers["host"] == f"127.0.0.1:{origin.port}"
 
 
+async def test_pages_that_hang_delay_no_other() -> None:
+    over = asyncio.Event()
+
+    async def hang(_: Request) -> Answer:
+        await over.wait()
+        return PAGE
+
+    async with (
+        serving(hang) as hanging,
+        serving(lambda _: PAGE) as well,
+        pages(hanging, well, seconds=60.0) as fetcher,
+    ):
+        waiting = [asyncio.create_task(fetcher.fetch(hanging.url)) for _ in range(40)]
+        async with asyncio.timeout(30):
+            while len(hanging.requests) < len(waiting):
+                await asyncio.sleep(0.01)
+            assert (await fetcher.fetch(well.url)).content == PAGE.body
+        assert not any(task.done() for task in waiting)
+        over.set()
+        await asyncio.gather(*waiting)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -215,7 +215,7 @@ def test_a_filter_that_cannot_be_is_told_what_can(admin: httpx.Client) -> None:
     unread = admin.post(path, content='{"reason": "x"}', headers=form)
     extra = admin.post(path, json={"sender": "ann"})
     unzoned = admin.post(path, json={"before": "2026-05-04T12:00:00"})
-    assert {answer.status_code for answer in (unread, extra, unzoned)} == {422}
+    assert [answer.status_code for answer in (unread, extra, unzoned)] == [415, 422, 422]
     assert "Content-Type: application/json" in unread.json()["detail"]
     assert "before, owner, reason, source, unowned" in extra.json()["detail"]
     assert "2026-05-04T12:30:00Z" in unzoned.json()["detail"]

@@ -86,7 +86,7 @@ def bodies() -> Iterator[tuple[str, Call]]:
         yield f"{path} half a name", body(method, path, b'{"\\ud800": 1, ' + json.dumps(good).encode()[1:])
         for content_type in ("text/plain", "application/xml", "application/x-www-form-urlencoded", "nonsense", ""):
             sent = {"content": json.dumps(good), "headers": {"Content-Type": content_type}}
-            yield f"{path} {content_type or 'no type'}", Call(method, path, 422, "body", sent)
+            yield f"{path} {content_type or 'no type'}", Call(method, path, 415, "Content-Type", sent)
         for name in good:
             for wrong in (None, 1, 1e308, True, [], ["x"], {}, "", "\0", "a\0b", "\ud800", "x" * 100_000):
                 if (name, wrong) in (("body", ""),):
@@ -484,5 +484,5 @@ def test_what_another_tenant_has_is_nowhere(house: House) -> None:
             told,
         )
         problem(eve.post(f"{NOTIFICATIONS}/{told}/read"), 404, "id")
-        problem(eve.post(f"{NOTIFICATIONS}/read", json={"up_to": told}), 404, "id")
+        problem(eve.post(f"{NOTIFICATIONS}/read", json={"up_to": told}), 404, "up_to")
         assert [item["read_at"] for item in ada.get(NOTIFICATIONS).json()["items"]] == [None]

@@ -1,5 +1,6 @@
 """Erasing a sender: requests and the content of dead letters go, also of letters that are projected afterwards."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -38,7 +39,11 @@ async def owner(home: Home) -> AsyncIterator[Connection]:
         yield conn
 
 
-def ignore(kind: str, more: int) -> None: ...
+async def erase(conn: Connection, who: Key) -> dict[str, int]:
+    """All that there is by now, as the command does for every service."""
+    now = await messaging_erasure.moment(conn)
+    await messaging_erasure.mark(conn, who, now)
+    return await erasure.erase(conn, who, now, lambda kind, more: None)
 
 
 def happened(letter: Raw, at: datetime) -> Raw:
@@ -69,11 +74,51 @@ async def test_requests_and_their_events_go(
                 await create_request(conn, codec, who, parse(f"Title {n}", "", "it"), idempotency_key=str(n))
     whole = NOTHING | {"requests": 3, "events in the outbox": 3}
     assert await erasure.count(owner, ann) == whole
-    assert await erasure.erase(owner, ann, ignore) == whole
-    assert await erasure.erase(owner, ann, ignore) == NOTHING
+    assert await erase(owner, ann) == whole
+    assert await erase(owner, ann) == NOTHING
     assert await erasure.count(owner, ann) == NOTHING
     for who in others:
         assert await erasure.count(owner, who) == whole
+
+
+async def test_a_request_shares_the_fate_of_its_event(
+    owner: Connection, home: Home, pool: Pool, codec: Codec, tenant: str
+) -> None:
+    """Filed before the moment, committed before or after it: gone, whole. Filed after it: kept, whole, also while the
+    rest is erased. What tells them apart is one time, which the row and the event have in common."""
+    ann = Key(tenant, "ann")
+
+    async def file(conn: Connection, title: str) -> None:
+        await create_request(conn, codec, ann, parse(title, "", "it"))
+
+    def kept() -> list[tuple[object, ...]]:
+        return home.rows(
+            "select r.title, r.created_at = o.occurred_at, o.occurred_at from requests r"
+            " full join outbox o on o.subject = r.id::text"
+            " where coalesce(r.tenant || ':' || r.sender, o.key) = %s order by 1",
+            str(ann),
+        )
+
+    async with pool.connection() as conn:
+        await file(conn, "before")
+    async with pool.connection() as slow:
+        await file(slow, "slow")
+        moment = await messaging_erasure.moment(owner)
+        await messaging_erasure.mark(owner, ann, moment)
+        async with pool.connection() as conn:
+            await file(conn, "after")
+        erasing = asyncio.create_task(erasure.erase(owner, ann, moment, lambda kind, more: None))
+        await asyncio.sleep(0.2)
+        assert not erasing.done()
+        assert [row[0] for row in kept()] == ["after", "before"]
+        await slow.commit()
+        async with asyncio.timeout(30):
+            gone = await erasing
+    assert gone == NOTHING | {"requests": 2, "events in the outbox": 2}
+    ((title, together, at),) = kept()
+    assert (title, together) == ("after", True)
+    assert isinstance(at, datetime)
+    assert at > moment
 
 
 async def test_letters_lose_their_content_whatever_was_decided_on_them(
@@ -92,7 +137,7 @@ async def test_letters_lose_their_content_whatever_was_decided_on_them(
     )
     before = content(home, source)
     assert await erasure.count(owner, Key(tenant, "ann")) == NOTHING | {"dead letters": 4}
-    assert await erasure.erase(owner, Key(tenant, "ann"), ignore) == NOTHING | {"dead letters": 4}
+    assert await erase(owner, Key(tenant, "ann")) == NOTHING | {"dead letters": 4}
     after = content(home, source)
     assert {state: after[state] for state in STATES} == {
         "open": ("discarded", 0),
@@ -101,7 +146,7 @@ async def test_letters_lose_their_content_whatever_was_decided_on_them(
         "discarded": ("discarded", 0),
     }
     assert {name: after[name] for name in ("bob", "other")} == {name: before[name] for name in ("bob", "other")}
-    assert await erasure.erase(owner, Key(tenant, "ann"), ignore) == NOTHING
+    assert await erase(owner, Key(tenant, "ann")) == NOTHING
     # A group of its own starts from the beginning, as after the group's offsets were lost.
     async with projecting(infra, pool, source), sending(infra, pool, source):
         put(infra, letters_of(source).name, [dead(tenant, message_id="last", sender="bob")])
@@ -114,7 +159,7 @@ async def test_a_letter_that_is_projected_later_is_judged_by_when_its_event_happ
     owner: Connection, infra: Infra, home: Home, pool: Pool, source: str, tenant: str
 ) -> None:
     """A job that was still on Kafka may die afterwards; what the sender sends after the erasure is theirs again."""
-    await erasure.erase(owner, Key(tenant, "ann"), ignore)
+    await erase(owner, Key(tenant, "ann"))
     now = datetime.now(UTC)
     put(
         infra,
@@ -138,7 +183,7 @@ async def test_a_letter_without_a_time_is_judged_by_when_it_died(
     owner: Connection, infra: Infra, home: Home, pool: Pool, source: str, tenant: str
 ) -> None:
     put(infra, letters_of(source).name, [dead(tenant, message_id=str(uuid.uuid4()))])
-    await erasure.erase(owner, Key(tenant, "ann"), ignore)
+    await erase(owner, Key(tenant, "ann"))
     async with projecting(infra, pool, source):
         await until(lambda: stored(home, source) == 1)
     assert list(content(home, source).values()) == [("discarded", 0)]

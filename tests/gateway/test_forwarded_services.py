@@ -56,6 +56,7 @@ def ann(gateway: Running) -> Iterator[httpx.Client]:
         ("/api/notifications?read=false", "notifications"),
         ("/api/notifications/1/read", "notifications"),
         ("/api/notifications/stream", "notifications"),
+        ("/api/analytics", "analytics"),
         ("/api/analytics/events", "analytics"),
         ("/api/analytics/series?window=hour", "analytics"),
     ],

@@ -278,9 +278,29 @@ def test_a_service_that_breaks_off(gateway: Running, upstream: Upstream) -> None
         answer = ann.get(PATH)
         problem(answer, 503, "service-broke-off")
         assert answer.headers["retry-after"] == "5"
+        assert "Ask again" in answer.text
+        assert "sent" not in answer.text
+        answer = ann.post(PATH, content=b"x")
+        problem(answer, 503, "service-broke-off")
+        assert "Idempotency-Key" in answer.text
         scripted(upstream, within)
         with pytest.raises(httpx.RemoteProtocolError):
             ann.get(PATH)
+
+
+def test_a_service_that_is_away(start: Start) -> None:
+    """Who only asks has sent nothing that could have been kept."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        origin = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with start("api", documents_url=origin) as alone, alone.client("ann", "acme") as ann:
+            asked, sent = ann.get(PATH), ann.post(PATH, content=b"x")
+    for answer in (asked, sent):
+        problem(answer, 503, "service-away")
+        assert answer.headers["retry-after"] == "5"
+    assert "Ask again" in asked.text
+    assert "kept" not in asked.text
+    assert "Nothing was kept" in sent.text
 
 
 def test_connections_to_the_service_are_kept(gateway: Running, upstream: Upstream) -> None:

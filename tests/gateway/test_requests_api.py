@@ -128,6 +128,27 @@ def test_bad_input_is_named_and_leaves_nothing(home: Home, ann: httpx.Client, ca
     assert traces(home) == before
 
 
+def test_all_that_is_wrong_is_told_at_once(home: Home, ann: httpx.Client) -> None:
+    before = traces(home)
+    wrong = {"title": " ", "body": "a\0b", "team": "a:b"}
+    answer = ann.post(PATH, json=wrong, headers={"Idempotency-Key": "x" * 256})
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:workbot:problem:bad-input")
+    told = {error["field"]: error["detail"] for error in answer.json()["errors"]}
+    assert list(told) == ["Idempotency-Key", "title", "body", "team"]
+    assert answer.json()["detail"] == " ".join(f"{field}: {detail}" for field, detail in told.items())
+    assert traces(home) == before
+
+
+def test_each_limit_of_a_teams_name_is_told_by_itself(ann: httpx.Client) -> None:
+    wide = refused(ann.post(PATH, json=ASK | {"team": "é" * 96}), 422, "team")
+    assert "190 bytes" in wide
+    assert "has 192" in wide
+    assert "characters" not in wide
+    long = refused(ann.post(PATH, json=ASK | {"team": "x" * 101}), 422, "team")
+    assert "100 characters" in long
+    assert "bytes" not in long
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"title=x", b"\xff", b"[" * 60_000], ids=["empty", "cut", "form", "Latin-1", "deep"]
 )
@@ -136,7 +157,9 @@ def test_what_is_no_json(ann: httpx.Client, body: bytes) -> None:
 
 
 def test_a_body_of_another_type_or_without_end(ann: httpx.Client) -> None:
-    refused(ann.post(PATH, data=ASK), 422, "body")
+    assert "Content-Type: application/json" in refused(ann.post(PATH, data=ASK), 415, "Content-Type")
+    refused(ann.post(PATH, content=b"", headers={"Content-Type": "text/plain"}), 422, "body")
+    assert ann.post(PATH, content=json.dumps(ASK), headers={"Content-Type": "application/problem+json"}).is_success
     refused(ann.post(PATH, json=ASK | {"body": "x" * 2**20}), 413, "body")
 
 

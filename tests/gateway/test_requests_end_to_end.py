@@ -1,11 +1,16 @@
 """From POST /api/requests to the topic, through the real processes, with Kafka and the registry away in between."""
 
+import subprocess
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -13,8 +18,9 @@ from messaging.codec import Codec
 from messaging.message import headers_to_dict
 from schemas import topics
 from schemas.events import RequestCreated
-from tests.fixtures.outbox import Proxy
-from tests.fixtures.processes import Home
+from tests.fixtures.outbox import Proxy, host_of, wait_for
+from tests.fixtures.ports import free_port
+from tests.fixtures.processes import Home, Running, variables
 from tests.fixtures.stack import Infra
 from tests.gateway.conftest import Start
 
@@ -140,8 +146,96 @@ def test_kafka_and_the_registry_may_be_away(infra: Infra, start: Start, home: Ho
     assert home.rows("select count(*) from outbox_refused") == [(0,)]
 
 
+@contextmanager
+def killed_at_the_end(
+    infra: Infra, home: Home, folder: Path, **settings: object
+) -> "Iterator[tuple[Running, httpx.Client]]":
+    """An api that is alive, ready or not, and a sender's client of it; kill -9 at the end."""
+    url = f"http://127.0.0.1:{settings['port']}"
+    log = folder / "log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "services.gateway.main", "api"],
+            env=variables(infra, home, folder, settings),
+            stderr=output,
+            cwd=folder,
+        )
+    running = Running(url, process, log)
+    try:
+        wait_for(lambda: status(url, "healthz") == 200)
+        with running.client("ann", f"{settings['port']}", "sender") as client:
+            yield running, client
+    finally:
+        running.kill()
+
+
+def status(url: str, path: str) -> int:
+    try:
+        return httpx.get(f"{url}/{path}", trust_env=False).status_code
+    except httpx.TransportError:
+        return 0
+
+
 @pytest.mark.usefixtures("deployed")
-def test_without_the_registry_the_api_does_not_start(infra: Infra, start: Start) -> None:
-    """It ends by itself, to be started again, as the documents api does: what it cannot say it must not take."""
-    with pytest.raises(AssertionError, match="registry"), start("api", registry_url="http://127.0.0.1:9/apis"):
-        pytest.fail("it is ready")
+def test_an_api_that_is_killed_while_the_registry_is_away_files_requests_again(
+    infra: Infra, home: Home, tmp_path: Path
+) -> None:
+    """One that never met the registry lists them, refuses new ones, and goes on by itself once it is there."""
+    registry = infra.registry_url.split("/")[2]
+    asked = {"title": "A chair", "team": "IT"}
+    home.change("delete from schema_ids")
+    with proxied(registry, kafka=False) as schemas:
+        schemas.cut()
+        given: dict[str, object] = {
+            "port": free_port(),
+            "kafka_bootstrap": "127.0.0.1:9",
+            "registry_url": infra.registry_url.replace(registry, schemas.address),
+        }
+        with killed_at_the_end(infra, home, tmp_path, **given) as (api, ann):
+            wait_for(lambda: "start.waits" in api.log.read_text())
+            assert ann.get("/readyz").json()["parts"] == {"database": "ok", "schemas": "failing"}
+            assert ann.get(PATH).json()["items"] == []
+            refused = ann.post(PATH, json=asked)
+            assert refused.status_code == 503
+            assert "Retry-After" in refused.headers
+            schemas.heal()
+            wait_for(lambda: status(api.url, "readyz") == 200)
+            assert ann.post(PATH, json=asked).status_code == 201
+        schemas.cut()
+        with killed_at_the_end(infra, home, tmp_path, **given) as (api, ann):
+            wait_for(lambda: status(api.url, "readyz") == 200)
+            assert ann.post(PATH, json=asked).status_code == 201
+            assert len(ann.get(PATH).json()["items"]) == 2
+    said = api.log.read_text()
+    assert said.count("codec.uses_kept_ids") == 1
+    assert "Traceback" not in said
+    assert home.rows("select distinct get_byte(payload, 0) from outbox where key = %s", f"{given['port']}:ann") == [
+        (0,)
+    ]
+    ids = home.rows("select count(distinct substr(payload, 1, 5)) from outbox where key = %s", f"{given['port']}:ann")
+    assert ids == [(1,)]
+
+
+@pytest.mark.usefixtures("deployed")
+def test_an_api_that_starts_while_postgres_is_away_waits_for_it(infra: Infra, home: Home, tmp_path: Path) -> None:
+    with proxied(host_of(home.conninfo), kafka=False) as database:
+        database.cut()
+        given: dict[str, object] = {
+            "port": free_port(),
+            "database_url": f"postgresql://{home.name}@{database.address}/{home.name}",
+        }
+        log = tmp_path / "log"
+
+        def heal_once_it_waits() -> None:
+            wait_for(lambda: log.exists() and "start.waits" in log.read_text())
+            database.heal()
+
+        healing = threading.Thread(target=heal_once_it_waits)
+        healing.start()
+        with killed_at_the_end(infra, home, tmp_path, **given) as (api, ann):
+            healing.join()
+            assert ann.post(PATH, json={"title": "A chair", "team": "IT"}).status_code == 201
+    said = api.log.read_text()
+    assert '"resource": "database"' in said
+    assert "start.goes_on" in said
+    assert "Traceback" not in said

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,23 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from loadtest.bench import __main__ as command
-from loadtest.bench import run, servers, table
+from loadtest.bench import run, servers, serving, table
 from loadtest.bench.figures import Figure, Round, Row, at_most
 from loadtest.bench.run import MEASUREMENTS, Measurement, Take
 from loadtest.bench.servers import Servers
 from loadtest.bench.sizes import Sizes
+from messaging import migrate
 from messaging.errors import Outage
 from schemas import deploy
 from services.documents.parts import MIGRATIONS
 from stack import control
 from tests.fixtures.processes import SECRET, migrated, running
-from tests.fixtures.stack import Infra
+from tests.fixtures.stack import Database, Infra
+
+_LEADS = """
+SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database
+WHERE locktype = 'advisory' AND granted AND datname = current_database()
+"""
 
 TINY = Sizes(rounds=1, rows=6_000, jobs=1_000, rate=100, seconds=0.5, senders=200)
 NOWHERE = Servers("", "", "", "http://127.0.0.1:9", SECRET)
@@ -180,6 +186,19 @@ def test_a_missed_promise_is_told_and_fails_only_a_check(
     assert result.exit_code == code, result.output
     assert ("Missed: the part: 11.0 ms" in result.output) is (value > 10)
     assert json.loads(kept.read_text())["figures"][0]["rounds"] == [{"value": value, "bare": 1.0}] * 2
+
+
+def test_its_processes_say_nothing_of_what_goes_well(
+    infra: Infra, database: Database, topic: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    migrate.migrate(database.conninfo, [], "postgres")
+    place = serving.Place(database.conninfo, infra.kafka_bootstrap, infra.registry_url, topic(), SECRET)
+    deadline = time.monotonic() + 30
+    with serving.relay_process(place), database.connect() as conn:
+        while not conn.execute(_LEADS).fetchall():
+            assert time.monotonic() < deadline, "the relay does not lead"
+            time.sleep(0.05)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_unknown_name_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

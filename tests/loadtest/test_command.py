@@ -1,6 +1,7 @@
 """What the command prints and how it ends, with a stand-in for the run itself."""
 
 import asyncio
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,20 @@ def test_missed_promises_are_named_and_the_report_is_shown(monkeypatch: pytest.M
     assert "Who finished when" in ended.stdout
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_it_says_how_busy_the_machine_was_and_what_a_missed_time_may_mean(
+    monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    said = invoke(monkeypatch, held).stdout
+    assert re.search(r"\d+ CPUs, load average \d+\.\d before the run, \d+\.\d after it\.", said)
+    assert ("repeat: `workbot load`" in said) is not held
+
+
+def test_a_number_that_was_not_met_is_not_blamed_on_the_machine() -> None:
+    assert not promises.Promise("lost", "0", 1, held=False).of_time
+    assert promises.Promise("api_ms.p99", "<= 25", 26.0, held=False).of_time
+
+
 def test_a_run_too_short_for_promises_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Times are promised from 100 documents on"
     assert said in invoke(monkeypatch, True, "--counts", "6,2").stdout
@@ -94,6 +109,20 @@ def test_the_help_names_the_command_that_was_called(
     assert f"Usage: {name} [OPTIONS]" in capsys.readouterr().out
 
 
+def test_the_help_of_the_demo_says_that_it_starts_a_stack_and_leaves_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for name in ("workbot load", command.DEMO):
+        with pytest.raises(SystemExit):
+            command.main([f"--called-as={name}", "--help"])
+        shown[name] = " ".join(capsys.readouterr().out.split())
+    assert "Start the stack if it does not run" in shown[command.DEMO]
+    assert "The stack is left running; `workbot down` stops it." in shown[command.DEMO]
+    assert "--data-dir <path>" not in shown[command.DEMO]
+    assert "--data-dir <path>" in shown["workbot load"]
+    assert "--counts <str>" in shown[command.DEMO]
+    assert "Start the stack" not in shown["workbot load"]
+
+
 @pytest.mark.parametrize("signal", [KeyboardInterrupt(), asyncio.CancelledError()])
 def test_broken_off_it_says_what_is_left(monkeypatch: pytest.MonkeyPatch, signal: BaseException) -> None:
     ended = invoke(monkeypatch, signal)
@@ -107,4 +136,5 @@ def test_broken_off_it_says_what_is_left(monkeypatch: pytest.MonkeyPatch, signal
 def test_what_stops_a_run_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     ended = invoke(monkeypatch, fault)
     assert ended.exit_code == 2
-    assert ended.stderr.strip() == "It does not read."
+    remedy = " `workbot status` shows how kafka is, `workbot start kafka` starts it."
+    assert ended.stderr.strip() == "It does not read." + (remedy if isinstance(fault, Outage) else "")

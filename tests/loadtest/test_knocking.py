@@ -10,7 +10,7 @@ from rich.console import Console
 
 from loadtest.run import LoadTest, NotReading
 from loadtest.scenario import Scenario
-from loadtest.stage import NotFit
+from stack.control import PartsNotReady
 
 
 class Untouched:
@@ -41,5 +41,5 @@ async def test_an_address_where_nobody_answers_is_named(tmp_path: Path, api: str
 
 
 async def test_a_part_that_is_not_ready_comes_first(tmp_path: Path) -> None:
-    with pytest.raises(NotFit, match="the worker is ill"):
-        await perform(Untouched(tmp_path, NotFit("the worker is ill")), tmp_path)
+    with pytest.raises(PartsNotReady, match="the worker is ill"):
+        await perform(Untouched(tmp_path, PartsNotReady("the worker is ill")), tmp_path)

@@ -18,6 +18,7 @@ from loadtest.drive import Driver
 from loadtest.probe import Orders, Probe
 from loadtest.records import Sent
 from loadtest.scenario import Scenario
+from messaging.errors import Outage
 from web import tokens
 
 SECRET = "a secret that is long enough for HS256"
@@ -131,13 +132,12 @@ async def test_the_probe_keeps_its_pace_on_one_connection_and_measures_what_the_
     api.delay = 0.05
     token = tokens.issue(SECRET, "probe", "load-run-probe", ["sender"], 60)
     probe = await Probe.start(Orders(api.url, token, (("a", "first"), ("b", "second"))))
-    while not api.posts:
-        await asyncio.sleep(0.01)
+    assert [key for *_, key in api.posts][:2] == ["a", "b"], "each once, before it measures"
     await asyncio.sleep(1.5)
     measured = await probe.stop()
     assert len(api.connections) == 1
     assert [key for *_, key in api.posts] == (["a", "b"] * 10)[: len(api.posts)]
-    arrivals = [arrived for arrived, *_ in api.posts]
+    arrivals = [arrived for arrived, *_ in api.posts][2:]
     assert 6 <= len(measured.milliseconds) == len(arrivals) <= 9
     assert (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1) == pytest.approx(0.2, abs=0.06)
     assert all(taken >= 50 for taken in measured.milliseconds)
@@ -148,10 +148,15 @@ async def test_the_probe_counts_answers_that_are_not_as_expected(api: StandIn) -
     api.status = 500
     token = tokens.issue(SECRET, "probe", "load-run-probe", ["sender"], 60)
     probe = await Probe.start(Orders(api.url, token, (("a", "text"),)))
-    while len(api.posts) < 2:
+    while len(api.posts) < 3:
         await asyncio.sleep(0.01)
     measured = await probe.stop()
     assert measured.errors == len(measured.milliseconds) >= 2
+
+
+async def test_a_probe_that_cannot_measure_says_so() -> None:
+    with pytest.raises(Outage, match="exit code 1"):
+        await Probe.start(Orders("https://127.0.0.1", "sesame", (("a", "text"),)))
 
 
 def test_the_probes_token_does_not_show_when_its_orders_are_printed() -> None:

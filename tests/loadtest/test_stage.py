@@ -182,7 +182,7 @@ def test_a_part_that_is_not_ready_refuses_the_run(
 ) -> None:
     now = Status(1, 0.0, ready=False, stopping=False, memory_bytes=0, children=(child,))
     monkeypatch.setattr(control, "status", lambda data_dir: now)
-    with pytest.raises(stage.NotFit, match=f"workbot logs {child.name}") if refused else nullcontext():
+    with pytest.raises(control.PartsNotReady, match=f"workbot logs {child.name}") if refused else nullcontext():
         stage.Stage(Path()).check()
     assert stand_in.calls == []
 
@@ -191,7 +191,7 @@ def test_without_a_stack_the_command_says_what_to_do(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest", "--data-dir", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert "workbot up" in ended.stderr
+    assert f"`workbot --data-dir {tmp_path} up`" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -201,8 +201,16 @@ def test_without_a_stack_the_command_says_what_to_do(tmp_path: Path) -> None:
         (("--counts", "3,x"), "whole numbers"),
         (("--counts", "3,1", "--senders", "a"), "one count per sender"),
         (("--mean", "0"), "above 0"),
-        (("--error-rate", "1.5"), "below 1 together"),
-        (("--per-sender", "11"), "slots per sender"),
+        (("--error-rate", "5"), "--error-rate is a share of all calls, from 0 to below 1, not 5"),
+        (("--throttle-rate", "-1"), "--throttle-rate is a share"),
+        (("--timeout-rate", "nan"), "--timeout-rate is a share"),
+        (("--error-rate", "0.6", "--timeout-rate", "0.6"), "below 1 together, not 1.2"),
+        (("--per-sender", "11"), "--per-sender, slots per sender, must be between 1 and the --total of 10"),
+        (("--broken", "301"), "--broken must be"),
+        (("--counts", "0,1"), "--counts: every sender"),
+        (("--counts", "²"), "whole numbers"),
+        (("--senders", "a,a,b,c,d"), "--senders: every sender needs a name"),
+        (("--mean", "inf"), "--mean, the mean latency"),
     ],
 )
 def test_options_that_make_no_sense_are_explained(tmp_path: Path, options: tuple[str, ...], fault: str) -> None:

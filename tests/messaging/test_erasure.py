@@ -16,6 +16,7 @@ from tests.fixtures.outbox import Service, migrated, write
 from tests.fixtures.stack import Database
 
 ANN = Key("acme", "ann")
+LATER = datetime(2222, 2, 2, tzinfo=UTC)
 OTHERS = (Key("acme", "bob"), Key("other", "ann"), Key("acme", "anna"), Key("acm", "ann"))
 
 
@@ -69,11 +70,58 @@ async def test_what_every_service_keeps_of_one_sender_goes_and_nothing_else(
 
     async with connected(service.owner_conninfo) as conn:
         assert await erasure.count(conn, erasure.OURS, ANN) == dict.fromkeys(kinds, 25)
-        assert await erasure.erase(conn, erasure.OURS, ANN, tell) == dict.fromkeys(kinds, 25)
+        assert await erasure.erase(conn, erasure.OURS, ANN, LATER, tell) == dict.fromkeys(kinds, 25)
         assert told == dict.fromkeys(kinds, 25)
-        assert await erasure.erase(conn, erasure.OURS, ANN, tell) == dict.fromkeys(kinds, 0)
+        assert await erasure.erase(conn, erasure.OURS, ANN, LATER, tell) == dict.fromkeys(kinds, 0)
         for other in OTHERS:
             assert await erasure.count(conn, erasure.OURS, other) == dict.fromkeys(kinds, 3)
+
+
+async def test_what_is_written_after_the_moment_stays(service: Service) -> None:
+    kinds = [held.kind for held in erasure.OURS]
+    async with connected(service.owner_conninfo) as conn:
+        fill(service, ANN, 3)
+        moment = await erasure.moment(conn)
+        fill(service, ANN, 2)
+        assert await erasure.count(conn, erasure.OURS, ANN, moment) == dict.fromkeys(kinds, 3)
+        assert await erasure.erase(conn, erasure.OURS, ANN, moment, lambda kind, more: None) == dict.fromkeys(
+            kinds, 3
+        )
+        assert await erasure.count(conn, erasure.OURS, ANN) == dict.fromkeys(kinds, 2)
+
+
+async def test_who_was_writing_is_waited_for_and_nobody_else_is(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction's event happened before the moment, and is committed after it; another writes all the while."""
+    async with connected(service.owner_conninfo) as conn:
+        await erasure.await_writers(conn)
+        with service.connect(autocommit=False) as slow, service.connect(autocommit=False) as later:
+            write(slow, "t", "slow", key=str(ANN))
+            moment = await erasure.moment(conn)
+            looked, look = asyncio.Event(), erasure._writing
+
+            async def looking(connection: Connection) -> set[str]:
+                found = await look(connection)
+                looked.set()
+                return found
+
+            monkeypatch.setattr(erasure, "_writing", looking)
+            waiting = asyncio.create_task(erasure.await_writers(conn))
+            await looked.wait()
+            write(later, "t", "later", key=str(ANN))
+            assert not waiting.done()
+            slow.commit()
+            async with asyncio.timeout(10):
+                await waiting
+            gone = await erasure.erase(conn, erasure.OURS, ANN, moment, lambda kind, more: None)
+            assert gone["events in the outbox"] == 1
+            later.commit()
+            assert service.execute("SELECT subject FROM outbox") == [("later",)]
+            write(slow, "t", "open", key=str(ANN))
+            monkeypatch.setattr(erasure, "PATIENCE", timedelta(seconds=0.2))
+            with pytest.raises(erasure.Busy, match="a transaction that writes events has been open for more than"):
+                await erasure.await_writers(conn)
 
 
 async def test_a_break_in_the_middle_loses_nothing_but_time(
@@ -88,20 +136,19 @@ async def test_a_break_in_the_middle_loses_nothing_but_time(
 
     async with connected(service.owner_conninfo) as conn:
         with pytest.raises(KeyboardInterrupt):
-            await erasure.erase(conn, runs, ANN, break_off)
+            await erasure.erase(conn, runs, ANN, LATER, break_off)
         assert await erasure.count(conn, runs, ANN) == {"runs of jobs": 15}
-        assert await erasure.erase(conn, runs, ANN, lambda kind, more: None) == {"runs of jobs": 15}
+        assert await erasure.erase(conn, runs, ANN, LATER, lambda kind, more: None) == {"runs of jobs": 15}
 
 
 async def test_an_erasure_is_known_from_then_on_and_forgotten_in_the_end(service: Service) -> None:
     async with connected(service.owner_conninfo) as owner, connected(service.conninfo) as conn:
         assert await erasure.when(conn, [ANN, *OTHERS]) == {}
-        await erasure.mark(owner, ANN)
-        first = (await erasure.when(conn, [ANN, *OTHERS]))[ANN]
-        await erasure.mark(owner, ANN)
-        known = await erasure.when(conn, [ANN, *OTHERS])
-        assert known.keys() == {ANN}
-        assert known[ANN] > first
+        now = await erasure.moment(owner)
+        for seconds in (5, 10, 0):
+            await erasure.mark(owner, ANN, now + timedelta(seconds=seconds))
+        # Of two at once the later counts, whichever comes last.
+        assert await erasure.when(conn, [ANN, *OTHERS]) == {ANN: now + timedelta(seconds=10)}
         assert "ann" not in str(service.execute("SELECT * FROM erasures"))
         service.execute("UPDATE erasures SET erased_at = now() - interval '9 days'")
         assert await erasure.forget(conn, 10 * 86_400) == 0
@@ -112,7 +159,7 @@ async def test_an_erasure_is_known_from_then_on_and_forgotten_in_the_end(service
 async def test_the_service_itself_can_mark_nobody(service: Service) -> None:
     async with connected(service.conninfo) as conn:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            await erasure.mark(conn, ANN)
+            await erasure.mark(conn, ANN, LATER)
 
 
 async def test_rows_of_who_did_not_know_are_there_when_the_erasing_begins(service: Service) -> None:
@@ -142,8 +189,8 @@ async def test_rows_of_who_did_not_know_are_there_when_the_erasing_begins(servic
 
     async def erase() -> int:
         async with connected(service.owner_conninfo) as conn:
-            await erasure.mark(conn, ANN)
-            return (await erasure.erase(conn, [things], ANN, lambda kind, more: None))["things"]
+            await erasure.mark(conn, ANN, LATER)
+            return (await erasure.erase(conn, [things], ANN, LATER, lambda kind, more: None))["things"]
 
     async def waiting_for_locks(count: int) -> None:
         query = (
@@ -175,7 +222,7 @@ async def test_a_backup_holds_no_mark_up(service: Service) -> None:
     with service.connect(autocommit=False) as backup:
         backup.execute("LOCK TABLE erasures IN ACCESS SHARE MODE")
         async with asyncio.timeout(5), connected(service.owner_conninfo) as conn:
-            await erasure.mark(conn, ANN)
+            await erasure.mark(conn, ANN, LATER)
 
 
 def test_what_happened_before_is_told_by_the_records_own_time() -> None:

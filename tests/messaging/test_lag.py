@@ -1,6 +1,8 @@
 """How far groups are: what Kafka says, and the age of what nobody has read."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -83,6 +85,41 @@ async def test_the_oldest_record_is_read_once(infra: Infra, topic: Callable[...,
 async def test_an_outage_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lags, "ANSWER_SECONDS", 1.0)
     lag = Lag("127.0.0.1:1", "test")
-    with pytest.raises(Outage):
+    with pytest.raises(Outage, match=r"^Kafka did not answer when asked how far its groups are\.$"):
         await lag.of({"one": [("jobs", 0)]})
     await lag.close()
+
+
+FIRST_ASKED_IN_AN_OUTAGE = """
+import asyncio, sys
+from messaging import lag
+from messaging.errors import Outage
+from tests.fixtures.outbox import Proxy
+
+lag.ANSWER_SECONDS = 1.0
+
+async def main():
+    way = Proxy(sys.argv[1])
+    way.cut()
+    asked = lag.Lag(way.address, "test")
+    outages = 0
+    while True:
+        try:
+            await asked.of({"a": [(sys.argv[2], 0)], "b": [(sys.argv[2], 0)]})
+            break
+        except Outage:
+            outages += 1
+            if outages == 2:
+                way.heal()
+    await asyncio.sleep(2)
+    await asked.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_asked_in_an_outage_outlives_its_end(infra: Infra, topic: Callable[..., str]) -> None:
+    """In a process of its own, which the client would abort."""
+    command = [sys.executable, "-c", FIRST_ASKED_IN_AN_OUTAGE, infra.kafka_bootstrap, topic(1)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -14,6 +14,7 @@ from messaging.message import (
     headers_to_dict,
     message_id,
     new_id,
+    wrong_in_part,
 )
 
 
@@ -52,6 +53,25 @@ def test_a_record_without_a_usable_id_is_known_by_its_origin(given_id: bytes | N
 def test_a_key_that_names_no_sender_is_refused(raw: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"key|utf-8"):
         Key.parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b":sender", "the tenant in the record's key is empty"),
+        (b"acme:", "the sender in the record's key is empty"),
+        (b"a\0:b", "the tenant in the record's key holds control characters"),
+        (b"a:" + b"x" * (MAX_KEY_PART + 1), "the sender in the record's key is longer than 200 bytes"),
+    ],
+)
+def test_it_is_said_which_part_of_a_key_is_wrong(raw: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Key.parse(raw)
+
+
+def test_half_a_character_is_no_name() -> None:
+    assert wrong_in_part("\udcff") == "is not text in UTF-8"
+    assert wrong_in_part("ann:7 é") is None
 
 
 @given(st.text(min_size=1, max_size=200).filter(lambda t: ":" not in t), st.text(min_size=1, max_size=200))

@@ -13,9 +13,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from messaging.errors import Misconfigured
+from messaging.errors import Misconfigured, Outage
 from messaging.migrate import OWNER, collect, migrate, provision, verify
 from tests.fixtures.outbox import migrated
+from tests.fixtures.ports import free_port
 from tests.fixtures.stack import Database, Infra
 
 
@@ -198,3 +199,16 @@ async def test_a_service_refuses_an_older_schema(database: Database, tmp_path: P
             directory(tmp_path, "things", _0001_things="CREATE TABLE things (id bigint)")
             with pytest.raises(Misconfigured, match="was changed"):
                 await verify(pool, [folder])
+
+
+def test_a_database_that_is_away_is_an_outage_told_on_one_line(tmp_path: Path) -> None:
+    away = f"postgresql://owner@127.0.0.1:{free_port()}/documents"
+    for deploy in (lambda: provision(away, "documents", "x"), lambda: migrate(away, [tmp_path], "documents")):
+        with pytest.raises(Outage, match=r"^Postgres does not answer the deploy step: .*Connection refused\.$"):
+            deploy()
+
+
+def test_what_the_database_refuses_is_no_outage(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "0001_wrong.sql").write_text("SELECT nothing FROM nowhere", "utf-8")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        migrate(database.conninfo, [tmp_path], "documents")

@@ -37,7 +37,9 @@ def stored(service: Service, columns: str = "subject") -> list[tuple[object, ...
 
 
 async def test_events_are_written_whole_and_in_order(service: Service) -> None:
-    envelopes = [envelope("t", str(number), payload=bytes([number, 0, 255])) for number in range(50)]
+    happened = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
+    texts = [envelope("t", str(number), payload=bytes([number, 0, 255])) for number in range(50)]
+    envelopes = [replace(text, occurred_at=happened) for text in texts]
     async with transaction(service) as connection:
         await outbox.add(connection, envelopes)
         assert stored(service) == []
@@ -90,7 +92,9 @@ async def test_it_is_refused_also_when_it_comes_alone(service: Service, faulty: 
 
 async def test_one_alone_is_written_as_one_of_many(service: Service) -> None:
     """Two statements, one row: every column but who wrote it when."""
-    told = replace(envelope("t", "é'\\\"x", payload=bytes(range(256))), traceparent=None)
+    told = replace(
+        envelope("t", "é'\\\"x", payload=bytes(range(256))), traceparent=None, occurred_at=datetime.now(UTC)
+    )
     for together in (False, True):
         async with transaction(service) as connection:
             await outbox.add(connection, [told, told] if together else [told])

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging import redelivery as redeliveries
 from messaging.database import Pool
+from messaging.errors import Outage
 from messaging.job import Job
 from messaging.ledger import highest_generation
 from messaging.message import Key
 from messaging.policy import Policy, Subscription
 from messaging.redelivery import ROUND, Redelivery, Stretch, next_generation
+from tests.fixtures.ports import free_port
 from tests.fixtures.stack import Database, Infra
 from tests.messaging.harness import Recording, committed, consuming, read_all, send, subscription, until
 
@@ -95,6 +98,9 @@ async def test_what_is_still_before_the_consumer_is_not_copied_and_neither_is_wh
     with Redelivery(infra.kafka_bootstrap, sub, 1) as redelivery:
         assert redelivery.stretches(None) == [Stretch(0, 0, 10)]
         assert redelivery.stretches(since) == [Stretch(0, 6, 10)]
+        for long_ago in ("1970-01-01", "1969-01-01", "0001-01-01"):
+            at = datetime.fromisoformat(long_ago).replace(tzinfo=UTC).timestamp()
+            assert redelivery.stretches(at) == [Stretch(0, 0, 10)]
         assert redelivery.stretches(time.time() + 60) == []
 
 
@@ -132,3 +138,15 @@ def test_a_topic_that_is_not_there_is_named(infra: Infra, since: float | None) -
         pytest.raises(Exception, match=r"no\.such\.topic"),
     ):
         redelivery.stretches(since)
+
+
+def test_without_kafka_it_is_an_outage_and_the_client_itself_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(redeliveries, "_ANSWER_SECONDS", 2.0)
+    with (
+        pytest.raises(Outage, match="Kafka did not answer when asked to list the groups"),
+        Redelivery(f"127.0.0.1:{free_port()}", subscription("things", ORDERED), 1) as redelivery,
+    ):
+        redelivery.running()
+    assert capfd.readouterr() == ("", "")

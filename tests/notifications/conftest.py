@@ -149,10 +149,12 @@ def read(tenant: str, sender: str = "ann", status: str = "approved") -> Document
 
 
 @contextlib.contextmanager
-def following(client: httpx.Client, last: int | None = None) -> Iterator[Iterator[tuple[int, dict[str, object]]]]:
+def following(
+    client: httpx.Client, last: int | None = None, **query: str
+) -> Iterator[Iterator[tuple[int, dict[str, object]]]]:
     """The live stream: (id, notification) as they come; heartbeats and the greeting are passed over."""
     headers = {} if last is None else {"Last-Event-ID": str(last)}
-    with client.stream("GET", "/api/notifications/stream", headers=headers, timeout=30) as answer:
+    with client.stream("GET", "/api/notifications/stream", headers=headers, params=query, timeout=30) as answer:
         assert answer.status_code == 200, answer.read()
         lines = answer.iter_lines()
         assert next(lines) == ": hello"

@@ -82,12 +82,13 @@ async def test_pages_follow_each_other(face: Running, speaker: Speaker, tenant: 
         (lambda c: c.get(PATH, params={"team": "a\0b"}), 422, "team"),
         (lambda c: c.post(f"{PATH}/nonsense/read"), 404, "id"),
         (lambda c: c.post(f"{PATH}/{uuid.uuid4()}/read"), 404, "id"),
-        (lambda c: c.post(f"{PATH}/read", json={"up_to": str(uuid.uuid4())}), 404, "id"),
+        (lambda c: c.post(f"{PATH}/read", json={"up_to": str(uuid.uuid4())}), 404, "up_to"),
         (lambda c: c.post(f"{PATH}/read", json={"up_to": "yesterday"}), 422, "up_to"),
         (lambda c: c.post(f"{PATH}/read", json={}), 422, "up_to"),
         (lambda c: c.post(f"{PATH}/read", json={"up_to": str(uuid.uuid4()), "all": True}), 422, "all"),
         (lambda c: c.get(f"{PATH}/stream", headers={"Last-Event-ID": "last"}), 422, "Last-Event-ID"),
         (lambda c: c.get(f"{PATH}/stream", params={"after": "x"}), 422, "after"),
+        (lambda c: c.get(f"{PATH}/stream", params={"team": "a\0b"}), 422, "team"),
         (lambda c: c.get(f"{PATH}/deliveries", params={"state": "lost"}), 422, "state"),
         (lambda c: c.get(f"{PATH}/deliveries", params={"cursor": "x"}), 422, "cursor"),
         (lambda c: c.delete(f"{PATH}/subscriptions/{uuid.uuid4()}"), 404, "id"),
@@ -134,7 +135,7 @@ def test_every_call_is_described(face: Running) -> None:
     described = httpx.get(f"{face.url}/openapi.json", trust_env=False).json()["paths"]
     stream = described[f"{PATH}/stream"]["get"]
     assert "text/event-stream" in stream["responses"]["200"]["content"]
-    assert {parameter["name"] for parameter in stream["parameters"]} == {"after", "Last-Event-ID"}
+    assert {parameter["name"] for parameter in stream["parameters"]} == {"after", "team", "Last-Event-ID"}
     for path, methods in described.items():
         for operation in methods.values():
             assert operation["summary"], path

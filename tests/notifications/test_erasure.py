@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from messaging import erasure as messaging_erasure
 from messaging import migrate
 from messaging.codec import Codec
 from messaging.database import Connection, Pool
@@ -42,7 +43,11 @@ async def owner(home: Home) -> AsyncIterator[Connection]:
         yield conn
 
 
-def ignore(kind: str, more: int) -> None: ...
+async def erase(conn: Connection, who: Key) -> dict[str, int]:
+    """All that there is by now, as the command does for every service."""
+    now = await messaging_erasure.moment(conn)
+    await messaging_erasure.mark(conn, who, now)
+    return await erasure.erase(conn, who, now, lambda kind, more: None)
 
 
 async def tell(
@@ -103,9 +108,9 @@ async def test_what_a_sender_was_told_and_what_others_were_told_of_them_goes(
         "events in the outbox": 1,
     }
     assert await erasure.count(owner, ann) == whole
-    assert await erasure.erase(owner, ann, ignore) == whole
+    assert await erase(owner, ann) == whole
     assert await erasure.count(owner, ann) == NOTHING
-    assert await erasure.erase(owner, ann, ignore) == NOTHING
+    assert await erase(owner, ann) == NOTHING
     assert told(home, tenant) == rest
     assert len(rest) == 4
     # Bob had read what the teams were told of Ann: two.
@@ -122,7 +127,7 @@ async def test_an_event_from_before_tells_nobody_afterwards(
     before = datetime.now(UTC) - timedelta(seconds=5)
     event = request(tenant, "ann")
     await tell(pool, codec, event, before, "m-1")
-    await erasure.erase(owner, Key(tenant, "ann"), ignore)
+    await erase(owner, Key(tenant, "ann"))
     await tell(pool, codec, event, before, "m-1")
     await tell(pool, codec, read(tenant, "ann"), before)
     assert told(home, tenant) == []
@@ -138,7 +143,7 @@ async def test_a_delivery_that_was_asked_for_is_not_made(
     await tell(pool, codec, read(tenant, "ann"))
     ((delivery,),) = home.rows("select id from deliveries where tenant = %s", tenant)
     assert isinstance(delivery, UUID)
-    await erasure.erase(owner, Key(tenant, "ann"), ignore)
+    await erase(owner, Key(tenant, "ann"))
     event = NotificationDeliveryRequested(delivery_id=str(delivery), tenant=tenant, sender="ann", channel="webhook")
 
     async def finish(_: Connection) -> bool:

@@ -232,6 +232,27 @@ async def test_who_falls_behind_is_dropped_and_can_come_back(pool: Pool, feed: F
         feed.leave(follower)
 
 
+async def test_who_follows_a_team_is_given_nothing_else(pool: Pool, feed: Feed, tenant: str) -> None:
+    """Neither of the past, which is read for them, nor of what comes, which is read for all."""
+    sight = Sight(tenant, "ann", staff=True)
+
+    async def tell_all(number: int) -> None:
+        async with pool.connection() as conn:
+            for kind, audience in (("team", "it"), ("team", "hr"), ("person", "ann"), ("person", "it")):
+                said = Notice(tenant, kind, audience, "request_created", f"{kind} {audience} {number}", "", "/")
+                assert await inbox.add(conn, str(uuid.uuid4()), [said], "ann")
+
+    await tell_all(1)
+    narrow, wide = await feed.follow(sight, 0, "it"), await feed.follow(sight, 0)
+    await tell_all(2)
+    feed.wake(None)
+    assert len(await take(wide, 6)) == 6
+    assert await take(narrow, 2) == ["team it 1", "team it 2"]
+    assert await narrow.next(0.1) is None
+    for follower in (narrow, wide):
+        feed.leave(follower)
+
+
 async def test_a_cursor_from_beyond_the_end_is_taken_for_the_end(pool: Pool, feed: Feed, tenant: str) -> None:
     await told(pool, tenant, "before")
     follower = await feed.follow(Sight(tenant, "ann", staff=False), 10**17)

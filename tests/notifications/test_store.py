@@ -1,6 +1,7 @@
 """Looking for the few among the many: by an index, and no further than what was read as a whole."""
 
 import psycopg
+import pytest
 
 from messaging.database import Connection, Pool
 from services.notifications.notices import Notice
@@ -84,6 +85,28 @@ async def test_what_was_read_as_a_whole_is_not_looked_through_again(home: Home, 
         assert await inbox.page(conn, rob, Wanted(True), below=None, limit=5) == []
         assert len(await inbox.page(conn, eve, Wanted(True), below=None, limit=5)) == 5
         assert len(await inbox.page(conn, rob, Wanted(False), below=None, limit=5)) == 5
+
+
+async def test_many_are_marked_as_read_in_batches_each_final_by_itself(
+    home: Home, pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "READ_BATCH", MANY // 8)
+    fill(home, tenant)
+    await told(pool, tenant, "for rob", audience="rob")
+    rob = Sight(tenant, "rob", staff=True)
+    async with pool.connection() as conn:
+        (newest,) = await inbox.page(conn, rob, Wanted(), below=None, limit=1)
+        (middle,) = await inbox.page(conn, rob, Wanted(), below=MANY // 2 + 1, limit=1)
+    async with pool.connection() as conn:
+        assert await inbox.mark_read_up_to(conn, rob, middle.id) == MANY // 2
+        assert await inbox.mark_read_up_to(conn, rob, newest.id) == MANY // 2 + 1
+    by_transaction = home.rows(
+        "select count(*) from reads r join notifications n on n.id = r.notification"
+        " where n.tenant = %s group by r.xmin::text order by 1",
+        tenant,
+    )
+    assert by_transaction == [(1,)] + [(MANY // 8,)] * 8
+    assert home.rows("select seq from read_up_to where tenant = %s", tenant) == [(MANY + 1,)]
 
 
 async def test_who_read_all_as_a_sender_has_not_read_what_they_see_as_staff(pool: Pool, tenant: str) -> None:

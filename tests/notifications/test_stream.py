@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 
+from schemas.events import RequestCreated
 from tests.fixtures.processes import Home, Running
 from tests.notifications.conftest import Speaker, Start, following, read, request
 from tests.notifications.test_api import PATH, wait_for
@@ -25,6 +26,24 @@ async def test_what_happens_is_seen_at_once(face: Running, speaker: Speaker, ten
         (_, first), (_, second) = taken(2, events)
         assert [first["kind"], second["kind"]] == ["document_approved", "document_waits"]
         assert first.keys() == wait_for(ann, 2)[0].keys()
+
+
+async def test_a_teams_stream_holds_what_that_team_is_told(face: Running, speaker: Speaker, tenant: str) -> None:
+    """What was missed, and what comes; a person's own notifications are not the team's."""
+
+    def said(team: str, title: str) -> RequestCreated:
+        return request(tenant, team=team, title=title)
+
+    with face.client("rob", tenant, "agent") as rob:
+        await speaker.say(said("it", "1"), said("hr", "2"), read(tenant, "rob"), said("it", "3"))
+        wait_for(rob, 4)
+        with following(rob, 0, team="it") as events:
+            await speaker.say(read(tenant, "rob"), said("hr", "4"), said("it", "5"))
+            found = taken(3, events)
+    assert [event["title"] for _, event in found] == [f"New request: {number}" for number in (1, 3, 5)]
+    with face.client("ann", tenant, "sender") as ann:
+        refused = ann.get(f"{PATH}/stream", params={"team": "it"})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "team")
 
 
 async def test_a_break_leaves_no_gap_and_no_duplicate(face: Running, speaker: Speaker, tenant: str) -> None:

@@ -1,10 +1,16 @@
 """Who may be told outside of the house, and where."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from services.gateway import requests
+from services.notifications import subscribing
 from tests.fixtures.processes import Running
+from tests.notifications.conftest import Start
+from web.problems import Problem
+from web.tokens import Identity
 
 PATH = "/api/notifications/subscriptions"
 HOOK = {"channel": "webhook", "address": "https://example.com/hook"}
@@ -62,6 +68,8 @@ def test_a_teams_are_the_admins_business(face: Running, tenant: str) -> None:
         ({**HOOK, "team": " "}, 422, "team"),
         ({**HOOK, "team": "a\u0000b"}, 422, "team"),
         ({**HOOK, "team": "é" * 150}, 422, "team"),
+        ({**HOOK, "team": ":a"}, 422, "team"),
+        ({**HOOK, "team": "x" * 101}, 422, "team"),
         ({**HOOK, "secret": "mine"}, 422, "secret"),
     ],
 )
@@ -73,6 +81,64 @@ def test_bad_input_is_named(face: Running, tenant: str, body: dict[str, object],
     assert answer.json()["errors"][0]["field"] == field
     if status == 409:
         assert "WORKBOT_SMTP_HOST" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "team",
+    [
+        "it",
+        " it ",
+        "a b",
+        "",
+        " ",
+        ":a",
+        "a:b",
+        "a\nb",
+        "a\u2028b",
+        "x" * 100,
+        "x" * 101,
+        "é" * 95,
+        "é" * 96,
+        "🦊",
+        "\ud800",
+    ],
+)
+def test_a_team_is_named_as_requests_name_it(team: str) -> None:
+    """A subscription for a team that no request can name would never fire."""
+
+    def taken(name: Callable[[], str | None]) -> str | None:
+        try:
+            return name()
+        except Problem as refused:
+            at_fault.append([field for field, _ in refused.faults])
+            return None
+
+    at_fault: list[list[str]] = []
+    ada = Identity("acme", "ada", frozenset({"admin"}), "s", 2**31)
+    subscribed = taken(lambda: subscribing.owner(ada, team).name)
+    assert subscribed == taken(lambda: requests.parse("t", "b", team).team)
+    assert subscribed in (None, team.strip())
+    assert at_fault == ([] if subscribed else [["team"], ["team"]])
+
+
+def test_all_that_is_wrong_is_told_at_once(face: Running, tenant: str) -> None:
+    wrong = {"channel": "webhook", "address": "http://127.0.0.1/", "team": " ", "kinds": ["nonsense"]}
+    with face.client("ada", tenant, "admin") as client:
+        answer = client.post(PATH, json=wrong)
+    assert answer.status_code == 422, answer.text
+    told = {error["field"]: error["detail"] for error in answer.json()["errors"]}
+    assert list(told) == ["team", "address", "kinds"]
+    assert "For a team" in told["kinds"]
+
+
+def test_a_private_address_names_the_setting_that_would_allow_it(face: Running, start: Start, tenant: str) -> None:
+    private = {"channel": "webhook", "address": "http://127.0.0.1:9999/"}
+    with face.client("ann", tenant, "sender") as ann:
+        assert "WORKBOT_WEBHOOK_ALLOW" in ann.post(PATH, json=private).json()["detail"]
+        elsewhere = ann.post(PATH, json={"channel": "webhook", "address": "ftp://example.com/"}).json()["detail"]
+        assert "WORKBOT_" not in elsewhere
+    with start(webhook_allow="127.0.0.1:9999") as allowing, allowing.client("ann", tenant, "sender") as ann:
+        assert ann.post(PATH, json=private).status_code == 201
 
 
 def test_the_limit_holds_however_many_ask_at_once(face: Running, tenant: str) -> None:

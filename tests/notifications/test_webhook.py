@@ -143,6 +143,40 @@ async def test_a_broken_answer_may_pass(raw: bytes) -> None:
             await webhook.deliver(order("webhook", origin.url))
 
 
+@pytest.mark.parametrize(
+    "raw", [b"\x00\xff secret banner 1.2\r\n\r\n", b"SSH-2.0-banner_9.6\r\n\r\n", b"HTTP/1.1 200 OK\r\nbanner"]
+)
+async def test_what_is_no_answer_is_not_passed_on(raw: bytes) -> None:
+    """Else deliveries would read out whatever listens behind an address."""
+    async with serving(lambda _: Answer(raw=raw)) as origin, webhooks(origin) as webhook:
+        with pytest.raises(Retryable) as failed:
+            await webhook.deliver(order("webhook", origin.url))
+    assert str(failed.value) == "The receiver could not be reached: it broke off, or its answer is not HTTP."
+
+
+async def test_receivers_that_hang_delay_nobody_else() -> None:
+    """More than may be called at once, all of them with their answer under way."""
+    over = asyncio.Event()
+
+    async def hang(_: object) -> Answer:
+        await over.wait()
+        return Answer(204)
+
+    async with (
+        serving(hang) as hanging,
+        serving(lambda _: Answer(204)) as well,
+        webhooks(hanging, well, seconds=60.0) as webhook,
+    ):
+        waiting = [asyncio.create_task(webhook.deliver(order("webhook", hanging.url))) for _ in range(40)]
+        async with asyncio.timeout(30):
+            while len(hanging.requests) < len(waiting):
+                await asyncio.sleep(0.01)
+            await webhook.deliver(order("webhook", well.url))
+        assert not any(task.done() for task in waiting)
+        over.set()
+        await asyncio.gather(*waiting)
+
+
 async def test_silence_may_pass(unused_tcp_port: int) -> None:
     async def never(_: object) -> Answer:
         await asyncio.sleep(60)

@@ -1,16 +1,24 @@
 """The command without a stack: help, mistakes, tokens."""
 
+import io
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from messaging.settings import given_environment, read_secret
-from stack import control, given, keys, launch, state
+from schemas import asyncapi
+from stack import control, given, keys, launch, screen, state
 from stack.cli import app
 from stack.endpoints import Endpoints
 from stack.layout import Layout
-from stack.status import ChildStatus, Phase, Status
+from stack.status import ChildStatus, Phase, Status, complaints
+from tests.stack.processes import wait
 from web.tokens import verify
 
 RUNNER = CliRunner()
@@ -37,8 +45,9 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_what_needs_a_running_stack_says_so(tmp_path: Path, command: str) -> None:
     refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path / "none"), *command.split()])
     assert refused.exit_code == 1
-    assert "No stack is running" in refused.stderr
-    assert "workbot up" in refused.stderr
+    assert refused.stderr == (
+        f"No stack is running on {tmp_path / 'none'}. `workbot --data-dir {tmp_path / 'none'} up` starts one.\n"
+    )
 
 
 @pytest.mark.parametrize(("answer", "stopped"), [("n\n", False), ("y\n", True)])
@@ -79,9 +88,9 @@ def test_a_stack_that_runs_already_says_what_is_ill_and_that_it_keeps_its_settin
     refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "--detach"])
     assert refused.exit_code == 1
     assert "documents-worker is not ready (died: ended with 1)" in refused.stderr
-    assert "workbot logs documents-worker" in refused.stderr
+    assert f"`workbot --data-dir {tmp_path} logs documents-worker`" in refused.stderr
     assert "Not as it was started: WORKBOT_MODEL_URL" in refused.stderr
-    assert "`workbot down` first" in refused.stderr
+    assert f"`workbot --data-dir {tmp_path} down` first" in refused.stderr
     monkeypatch.setenv("WORKBOT_MODEL_URL", "a")
     assert "It keeps the settings" in RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up", "-d"]).stderr
 
@@ -110,6 +119,88 @@ def test_a_start_waits_for_the_rest_before_it_tells_of_a_refusal() -> None:
     launch.give_up_if_refused(now(refusing, child("documents-api", Phase.STARTING)))
     with pytest.raises(launch.NotUp, match=r"documents-worker ended with 78: model_url is wrong\n.*the rest runs"):
         launch.give_up_if_refused(now(refusing, child("documents-api", Phase.READY)))
+
+
+REASON = "ended with 78: Settings are missing or wrong: WORKBOT_LEDGER_RETENTION_DAYS must be more"
+SERVICES = [child(name, Phase.REFUSED, REASON) for name in ("documents-api", "documents-worker", "gateway-api")]
+
+
+def test_one_reason_of_many_parts_is_told_once() -> None:
+    everything = now(*SERVICES, child("analytics-api", Phase.REFUSED, "ended with 78: another"))
+    with pytest.raises(launch.NotUp) as told:
+        launch.give_up_if_refused(everything)
+    assert str(told.value).splitlines() == [
+        f"documents-api, documents-worker, gateway-api {REASON}",
+        "analytics-api ended with 78: another",
+        "Until then the rest runs without it.",
+    ]
+    assert complaints(everything.ill) == [
+        "documents-api, documents-worker, gateway-api are not ready "
+        f"(refused: {REASON}); see `workbot logs documents-api`.",
+        "analytics-api is not ready (refused: ended with 78: another); see `workbot logs analytics-api`.",
+    ]
+
+
+@pytest.mark.parametrize("refusals", [True, False])
+def test_lines_of_a_start_tell_a_reason_once_or_leave_it_to_the_end(refusals: bool) -> None:
+    said = io.StringIO()
+    with screen.View(Console(file=said, width=200), refusals=refusals) as view:
+        for _ in range(2):
+            view.show(now(*SERVICES))
+    reason = f": {REASON}" if refusals else ""
+    other = ", as documents-api is" if refusals else ""
+    assert said.getvalue().splitlines() == [
+        f"documents-api: refused{reason}",
+        f"documents-worker: refused{other}",
+        f"gateway-api: refused{other}",
+    ]
+
+
+def test_the_supervisor_runs_also_when_a_part_was_stopped_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = child("kafka", Phase.STOPPED, f"by hand; `workbot --data-dir {tmp_path} start kafka` starts it")
+    monkeypatch.setattr(control, "status", lambda data_dir: now(stopped))
+    monkeypatch.setattr(control, "endpoints", lambda data_dir: SimpleNamespace(ports={}))
+    shown = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "status"])
+    assert shown.exit_code == 1
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["kafka", "stopped", "by", "hand"] in [row[:4] for row in rows]
+    assert ["supervisor", "running"] in [row[:2] for row in rows]
+    assert shown.stderr == f"kafka is not ready ({stopped.state}).\n"
+
+
+def test_settings_nothing_knows_are_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in given_environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WORKBOT_SMTP_HSOT", "mail")
+    monkeypatch.setenv("WORKBOT_SMTP_PORT", "25")
+    monkeypatch.setattr(launch, "detached", lambda *_: None)
+    monkeypatch.setattr(launch, "foreground", lambda *_: None)
+    monkeypatch.setattr(control, "status", lambda data_dir: now())
+    monkeypatch.setattr(control, "endpoints", lambda data_dir: _not_running())
+    said = "WORKBOT_SMTP_HSOT is set, and no part of the stack has such a setting. Is WORKBOT_SMTP_HOST meant?"
+    for options in (["up"], ["up", "--detach"]):
+        started = RUNNER.invoke(app, ["--data-dir", str(tmp_path), *options])
+        assert started.stderr.splitlines()[0] == said
+        assert "SMTP_PORT" not in started.stderr
+
+
+def test_the_demo_is_told_of_another_folder_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "is_running", lambda data_dir: pytest.fail("it began"))
+    for option in (["--data-dir", str(tmp_path)], [f"--data-dir={tmp_path}"]):
+        refused = RUNNER.invoke(app, ["demo", *option])
+        assert refused.exit_code == 2
+        assert "before the command" in " ".join(refused.stderr.split())
+
+
+def test_a_contract_that_is_up_to_date_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = RUNNER.invoke(app, ["schemas", "asyncapi", "--check"])
+    assert (said.exit_code, said.stdout) == (0, "docs/asyncapi.yaml is up to date.\n")
+    monkeypatch.setattr(asyncapi, "is_current", lambda: False)
+    refused = RUNNER.invoke(app, ["schemas", "asyncapi", "--check"])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "is out of date; `workbot schemas asyncapi` makes it anew." in refused.stderr
 
 
 def test_waiting_for_a_stack_ends_at_once_when_a_part_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +236,7 @@ def test_a_token_before_the_first_start_says_what_to_do(tmp_path: Path) -> None:
     who = ["--sub", "ada", "--tenant", "acme", "--role", "sender"]
     refused = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "token", *who])
     assert refused.exit_code == 1
-    assert "workbot up" in refused.stderr
+    assert refused.stderr == f"No stack has run on {tmp_path} yet. `workbot --data-dir {tmp_path} up` starts one.\n"
 
 
 @pytest.mark.parametrize("text", ["kafka", "kafka=0", "kafka=many", "zookeeper=2181"])
@@ -163,3 +254,20 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
     keys.ensure(layout)
     assert {name: keys.path(layout, name).read_text("ascii") for name in keys.NAMES} == first
     assert len(set(first.values())) == len(keys.NAMES)
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_ends_it_without_a_word(tmp_path: Path) -> None:
+    """It takes a second to load; the moment is found by who catches the signal: Python, then nobody."""
+    command = [str(Path(sys.executable).with_name("workbot")), "--data-dir", str(tmp_path / "none"), "status"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as begun:
+        wait(lambda: catches_sigint(begun.pid))
+        wait(lambda: not catches_sigint(begun.pid))
+        begun.send_signal(signal.SIGINT)
+        said = begun.communicate(timeout=30)
+    assert (begun.returncode, said) == (-signal.SIGINT, ("", ""))
+
+
+def catches_sigint(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace").splitlines()
+    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)

@@ -28,6 +28,9 @@ from tests.stack.processes import alive, descendants, wait
 WORKBOT = str(Path(sys.executable).with_name("workbot"))
 
 
+REPLAY = "events replay --consumer documents.events.notifications --from EARLIEST"
+
+
 @dataclass
 class Machine:
     """One data directory and the supervisor that was last started on it."""
@@ -144,6 +147,39 @@ def test_three_deploy_steps_at_once_on_an_empty_stack_all_succeed(machine: Machi
     assert found == {("documents", "workbot_owner"), ("gateway", "workbot_owner")}
     for again in (("migrate",), ("topics", "create"), ("schemas", "register")):
         assert machine.workbot(*again).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("away", "commands"),
+    [
+        ("postgres", ["migrate", "erase --tenant acme --sender ann --yes", REPLAY]),
+        ("registry", ["schemas register"]),
+        ("kafka", ["topics create", "events positions", REPLAY]),
+    ],
+)
+def test_a_command_that_needs_a_part_that_is_away_says_which_and_what_to_do(
+    machine: Machine, away: str, commands: list[str]
+) -> None:
+    start = f"`workbot --data-dir {machine.data_dir} start {away}`"
+    said = f"{away} is not ready (stopped: by hand; {start} starts it).\n"
+    assert machine.workbot("stop", away).returncode == 0
+    try:
+        for command in commands:
+            refused = machine.workbot(*command.split())
+            assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", said)
+        shown = machine.workbot("status")
+        assert shown.returncode == 1
+        assert said in shown.stderr
+    finally:
+        assert machine.workbot("start", away).returncode == 0
+    assert control.wait_until_ready(machine.data_dir).ready
+
+
+@pytest.mark.parametrize("what", ["stop", "start"])
+def test_a_part_there_is_not_is_told_in_the_same_words(machine: Machine, what: str) -> None:
+    refused = machine.workbot(what, "nope")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "There is no part named 'nope'. There are: postgres, kafka, registry.\n"
 
 
 @pytest.mark.parametrize("name", ["postgres", "kafka"])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from messaging.settings import variables
 from stack import given, state
 from stack.layout import Layout
 
@@ -15,6 +16,18 @@ def test_it_names_what_differs_and_keeps_no_value(tmp_path: Path) -> None:
     now = {"WORKBOT_A": "kept", "WORKBOT_B": "new", "WORKBOT_D": "added", "WORKBOT_DATA_DIR": "/b"}
     assert given.changed(layout, now) == ["WORKBOT_B", "WORKBOT_C", "WORKBOT_D"]
     assert "old-value" not in layout.state.read_text("utf-8")
+
+
+def test_variables_that_nothing_reads_are_named_with_what_may_be_meant() -> None:
+    known = {variable: "" for kind in given.KINDS for variable in variables(kind).values()}
+    assert {"WORKBOT_DATA_DIR", "WORKBOT_SMTP_HOST", "WORKBOT_READER_TOTAL", "WORKBOT_TABLES_DIR"} <= known.keys()
+    assert given.unknown(known) == {}
+    misspelt = {"WORKBOT_SMTP_HSOT": "", "WORKBOT_READERTOTAL": "", "WORKBOT_COLOUR": ""}
+    assert given.unknown(known | misspelt) == {
+        "WORKBOT_SMTP_HSOT": "WORKBOT_SMTP_HOST",
+        "WORKBOT_READERTOTAL": "WORKBOT_READER_TOTAL",
+        "WORKBOT_COLOUR": None,
+    }
 
 
 def test_another_data_directory_has_other_marks(tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ async def test_a_200_is_ready() -> None:
     ("answer", "said"),
     [
         (b"HTTP/1.1 503 Unavailable\r\n\r\nno database", "/readyz answered 503: no database"),
+        (
+            b'HTTP/1.1 503 Unavailable\r\n\r\n{"parts": {"reader": "failing"}, "detail": "Not well: reader."}',
+            "/readyz answered 503: Not well: reader.$",
+        ),
+        (b'HTTP/1.1 503 Unavailable\r\n\r\n["no problem"]', r'/readyz answered 503: \["no problem"\]$'),
         (b"", "/readyz answered nothing"),
         (b"nonsense", "/readyz answered nothing"),
     ],

@@ -109,6 +109,23 @@ async def test_a_killed_child_comes_back(layout: Layout) -> None:
         assert "base died" in seen
 
 
+async def test_a_killed_child_comes_back_without_what_only_a_step_needed(layout: Layout) -> None:
+    base, other = server(layout, "base"), server(layout, "other")
+    step = Child("step", (sys.executable, "-c", "pass"), needs=("base", "other"), once=True)
+    async with running(layout, base, other, step, server(layout, "top", "base", "step")) as (supervisor, seen):
+        await ready(supervisor)
+        await supervisor.halt("other")
+        life = supervisor.lives["top"]
+        first = life.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: life.phase is Phase.READY and life.pid not in (None, first))
+        await supervisor.restart("other", {})
+    assert seen.index("top stopped") < min(
+        seen.index("base stopping"), len(seen) - seen[::-1].index("other stopping")
+    )
+
+
 async def test_a_child_whose_guard_is_killed_comes_back_alone(layout: Layout) -> None:
     async with running(layout, server(layout, "base")) as (supervisor, _):
         await ready(supervisor)

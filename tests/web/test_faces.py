@@ -15,7 +15,7 @@ from messaging import telemetry
 from messaging.errors import Outage, OutboxFull
 from web import probes, tokens
 from web.faces import make_face
-from web.problems import MEDIA_TYPE, bad_input
+from web.problems import MEDIA_TYPE, BadInput, Problem, bad_input, not_found
 from web.tokens import Bearer, Identity, require
 
 SECRET = "a secret of at least thirty-two bytes"
@@ -52,8 +52,12 @@ def face(live: Mapping[str, probes.Check] | None = None, ready: Mapping[str, pro
     async def fail(kind: str) -> None:
         raise failures[kind]
 
+    @app.post("/fail/{kind}")
+    async def fail_to_take(kind: str) -> None:
+        raise failures[kind]
+
     @app.get("/number")
-    async def number(size: Annotated[int, Query(ge=1)], name: str = "") -> int:
+    async def number(size: Annotated[int, Query(ge=1)], name: str = "", at: AwareDatetime | None = None) -> int:
         return size
 
     routes = APIRouter()
@@ -147,31 +151,28 @@ async def test_an_unknown_path_leads_to_the_docs(client: httpx.AsyncClient) -> N
 
 
 REMEDIES = {
-    "a form": ("{}", "application/x-www-form-urlencoded", "body", "Content-Type: application/json"),
-    "no type": ("{}", None, "body", "Content-Type: application/json"),
-    "nothing": ("", "application/json", "body", "The body is missing"),
-    "no JSON": ('{"size": 1', "application/json", "body", "at character 10"),
-    "a list": ("[1]", "application/json", "body", "JSON object"),
-    "without what it needs": ("{}", "application/json", "size", "required"),
-    "another field": ('{"size": 1, "zise": 2}', "application/json", "zise", "at, bright, colour, name, parts, size"),
-    "a time of no zone": ('{"size": 1, "at": "2026-05-04T12:00:00"}', "application/json", "at", "04T12:30:00Z"),
-    "no time": ('{"size": 1, "at": "noon"}', "application/json", "at", "04T12:30:00Z"),
-    "a size of none": ('{"size": 0}', "application/json", "size", "Send 1 or more."),
-    "a word as a size": ('{"size": "big"}', "application/json", "size", "whole number"),
-    "half a size": ('{"size": 1.5}', "application/json", "size", "whole number"),
-    "a long name": ('{"size": 1, "name": "abcd"}', "application/json", "name", "at most 3"),
-    "a number as a name": ('{"size": 1, "name": 4}', "application/json", "name", "Send a string."),
-    "no such colour": ('{"size": 1, "colour": "blue"}', "application/json", "colour", "Send 'red' or 'green'."),
-    "a wrong id": ('{"size": 1, "parts": ["x"]}', "application/json", "parts.0", "Send an id"),
-    "perhaps": ('{"size": 1, "bright": "perhaps"}', "application/json", "bright", "true or false"),
+    "nothing": ("", "body", "The body is missing"),
+    "no JSON": ('{"size": 1', "body", "at character 10"),
+    "a list": ("[1]", "body", "JSON object"),
+    "without what it needs": ("{}", "size", "required"),
+    "another field": ('{"size": 1, "zise": 2}', "zise", "at, bright, colour, name, parts, size"),
+    "a time of no zone": ('{"size": 1, "at": "2026-05-04T12:00:00"}', "at", "04T12:30:00Z"),
+    "no time": ('{"size": 1, "at": "noon"}', "at", "04T12:30:00Z"),
+    "a size of none": ('{"size": 0}', "size", "Send 1 or more."),
+    "a word as a size": ('{"size": "big"}', "size", "whole number"),
+    "half a size": ('{"size": 1.5}', "size", "whole number"),
+    "a long name": ('{"size": 1, "name": "abcd"}', "name", "at most 3"),
+    "a number as a name": ('{"size": 1, "name": 4}', "name", "Send a string."),
+    "no such colour": ('{"size": 1, "colour": "blue"}', "colour", "Send 'red' or 'green'."),
+    "a wrong id": ('{"size": 1, "parts": ["x"]}', "parts.0", "Send an id"),
+    "perhaps": ('{"size": 1, "bright": "perhaps"}', "bright", "true or false"),
 }
 
 
 @pytest.mark.parametrize("case", REMEDIES)
 async def test_what_is_wrong_with_a_body_comes_with_its_remedy(client: httpx.AsyncClient, case: str) -> None:
-    content, kind, field, remedy = REMEDIES[case]
-    headers = {} if kind is None else {"Content-Type": kind}
-    answer = await client.post("/number", content=content.encode(), headers=headers)
+    content, field, remedy = REMEDIES[case]
+    answer = await client.post("/number", content=content.encode(), headers={"Content-Type": "application/json"})
     assert_problem(answer, 422, field)
     assert remedy in answer.json()["errors"][0]["detail"]
     assert answer.json()["detail"].startswith(f"{field}: ")
@@ -181,6 +182,12 @@ async def test_what_is_wrong_with_a_body_comes_with_its_remedy(client: httpx.Asy
 async def test_what_is_wrong_with_a_query_comes_with_its_remedy(client: httpx.AsyncClient) -> None:
     answer = await client.get("/number?size=0")
     assert answer.json()["detail"] == "size: Send 1 or more."
+
+
+async def test_a_time_in_an_address_is_told_of_with_its_plus(client: httpx.AsyncClient) -> None:
+    """In an address it means a blank; in JSON it means itself."""
+    assert "%2B" in (await client.get("/number?size=1&at=noon")).json()["detail"]
+    assert "%2B" not in (await client.post("/number", json={"size": 1, "at": "noon"})).json()["detail"]
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Basic YTpi", "Bearer x.y.z"])
@@ -226,6 +233,48 @@ async def test_readiness_is_the_sum_of_the_checks() -> None:
 
 async def _raises() -> bool:
     raise OSError("away")
+
+
+@pytest.mark.parametrize("kind", ["full", "outage", "database"])
+async def test_who_only_asks_is_not_told_that_nothing_was_kept(client: httpx.AsyncClient, kind: str) -> None:
+    asked, sent = await client.get(f"/fail/{kind}"), await client.post(f"/fail/{kind}")
+    for answer in (asked, sent):
+        assert_problem(answer, 503)
+        assert answer.headers["retry-after"] == "5"
+    assert "Ask again" in asked.json()["detail"]
+    assert "kept" not in asked.json()["detail"]
+    assert "nothing was kept" in sent.json()["detail"]
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "application/xml", ""])
+async def test_a_body_that_is_not_said_to_be_json(client: httpx.AsyncClient, kind: str) -> None:
+    answer = await client.post("/number", content=b'{"size": 1}', headers={"Content-Type": kind})
+    assert_problem(answer, 415, "Content-Type")
+    answer = await client.post("/number", content=b"[1]", headers={"Content-Type": "application/json; charset=utf-8"})
+    assert_problem(answer, 422, "body")
+
+
+def test_bad_input_is_gathered_and_other_failures_go_on() -> None:
+    bad = BadInput()
+    bad.tell()
+    with bad:
+        raise bad_input("size", "too-long", "Send less.")
+    with pytest.raises(Problem) as one:
+        bad.tell()
+    assert (one.value.kind, one.value.detail, one.value.faults) == (
+        "too-long",
+        "Send less.",
+        [("size", "Send less.")],
+    )
+    with bad:
+        raise bad_input("name", "empty", "Send one.")
+    with pytest.raises(Problem) as both:
+        bad.tell()
+    assert (both.value.kind, both.value.detail) == ("bad-input", "size: Send less. name: Send one.")
+    assert both.value.faults == [("size", "Send less."), ("name", "Send one.")]
+    for other in (not_found("thing"), KeyError("x")):
+        with pytest.raises(type(other)), bad:
+            raise other
 
 
 async def test_requests_are_counted_by_route_and_not_by_address(client: httpx.AsyncClient) -> None:

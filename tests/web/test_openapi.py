@@ -55,7 +55,7 @@ def statuses(face: FastAPI, method: str, path: str) -> set[int]:
 
 def test_each_operation_lists_the_problems_it_can_answer() -> None:
     assert statuses(small(), "get", "/open") == {200}
-    assert statuses(small(), "post", "/things/{thing_id}") == {200, 401, 404, 408, 409, 413, 422, 500, 503}
+    assert statuses(small(), "post", "/things/{thing_id}") == {200, 401, 404, 408, 409, 413, 415, 422, 500, 503}
 
 
 def test_those_of_the_real_routes() -> None:
@@ -65,13 +65,13 @@ def test_those_of_the_real_routes() -> None:
     assert statuses(api, "post", "/api/documents") == always | {202, 403, 408, 413, 415, 422, 429}
     assert statuses(api, "get", "/api/documents") == always | {200, 403, 422}
     assert statuses(api, "get", "/api/documents/{document_id}") == always | {200, 404, 422}
-    assert statuses(front, "post", "/api/requests") == always | {201, 403, 408, 413, 422}
+    assert statuses(front, "post", "/api/requests") == always | {201, 403, 408, 413, 415, 422}
     assert statuses(front, "get", "/api/requests") == always | {200, 403, 422}
     assert statuses(front, "get", "/api/requests/{request_id}") == always | {200, 404, 422}
     letters = "/api/admin/dead-letters"
     assert statuses(front, "get", letters) == always | {200, 403, 422}
     assert statuses(front, "post", letters + "/{letter_id}/send-back") == always | {202, 403, 404, 409, 422}
-    assert statuses(front, "post", letters + "/discard") == always | {200, 403, 408, 413, 422}
+    assert statuses(front, "post", letters + "/discard") == always | {200, 403, 408, 413, 415, 422}
     assert statuses(front, "get", "/api/admin/queues") == always | {200, 403}
     for face in faces.values():
         assert statuses(face, "get", "/healthz") == statuses(face, "get", "/readyz") == {200, 503}
@@ -135,6 +135,18 @@ async def test_the_page_marks_what_needs_a_token(face: FastAPI) -> None:
         for method, operation in methods.items()
     ]
     assert [(method, path, bool(mark)) for method, path, mark in shown] == listed
+
+
+async def test_the_gateways_page_says_where_the_calls_that_it_forwards_are_described() -> None:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(FACES["gateway api"]), base_url="http://face"
+    ) as client:
+        page = (await client.get("/docs")).text
+    described = FACES["gateway api"].openapi()["info"]["description"]
+    for name, paths in gateway.FORWARDED.items():
+        assert f"{paths[0]} ({name})" in described
+    assert "gateway&#39;s own calls" in page
+    assert "/api/analytics (analytics)" in page
 
 
 async def test_the_page_escapes_what_it_shows() -> None:

@@ -133,4 +133,4 @@ def test_the_last_id_goes_before_the_parameter() -> None:
 def test_an_id_that_is_none_of_ours_is_refused(last: str) -> None:
     with pytest.raises(Problem) as refused:
         sse.cursor(request(last), None)
-    assert (refused.value.status, refused.value.field) == (422, "Last-Event-ID")
+    assert (refused.value.status, refused.value.faults[0][0]) == (422, "Last-Event-ID")

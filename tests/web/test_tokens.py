@@ -92,6 +92,11 @@ def test_any_other_token_is_refused(token: str) -> None:
         tokens.verify(SECRET, token)
 
 
+def test_who_has_another_stacks_token_is_told_where_to_look() -> None:
+    with pytest.raises(InvalidToken, match="another stack's: `workbot status`"):
+        tokens.verify(SECRET, encoded(secret="another secret that is long enough for the algorithm"))
+
+
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
     with pytest.raises(InvalidToken):

@@ -12,6 +12,7 @@ from messaging.errors import MessagingError, NotRetryable, Outage, Retryable, Th
 from messaging.retry import PROVIDER
 from services.documents.providers import prompts
 from services.documents.providers.reading import Document, Reading
+from web import outbound
 
 RETRY_AFTER_SECONDS = 1.0
 """The wait when a provider says "too many" and not how long."""
@@ -63,7 +64,7 @@ class CompatibleReader:
         except (TimeoutError, httpx.TimeoutException):
             raise Unavailable(f"The model did not answer within {self._timeout:g} seconds.", PROVIDER) from None
         except httpx.HTTPError as error:
-            raise Unavailable(f"The model broke off: {error or type(error).__name__}", PROVIDER) from error
+            raise Unavailable(f"The model could not be asked: {outbound.cause(error)}", PROVIDER) from error
         if not answer.is_success:
             raise refusal(answer.status_code, answer.headers.get("retry-after"), answer.content)
         return Reading(prompts.parse(_content(answer.content)), self._model)

@@ -16,7 +16,7 @@ from services.gateway.requests import MAX_BODY, MAX_TEAM, MAX_TITLE, create_requ
 from services.gateway.store import requests as store
 from web import idempotency
 from web.openapi import answers
-from web.problems import Problem, id_of, not_found
+from web.problems import BadInput, Problem, id_of, not_found
 from web.tokens import Bearer, Identity, require
 
 PATH = "/api/requests"
@@ -73,8 +73,12 @@ def router(pool: Pool, bearer: Bearer, codec: Codec) -> APIRouter:
     )
     async def create(asked: AskBody, request: Request, who: caller) -> JSONResponse:
         require(who, MAY_FILE)
-        key = idempotency.parse(request.headers)
-        ask = parse(asked.title, asked.body, asked.team)
+        bad = BadInput()
+        with bad:
+            key = idempotency.parse(request.headers)
+        with bad:
+            ask = parse(asked.title, asked.body, asked.team)
+        bad.tell()
         async with pool.connection() as conn:
             receipt = await create_request(conn, codec, Key(who.tenant, who.sub), ask, idempotency_key=key)
         href = f"{PATH}/{receipt.id}"

@@ -17,14 +17,14 @@ insert into requests (id, tenant, sender, team, title, body, channel, idempotenc
 values (%(request_id)s, %(tenant)s, %(sender)s, %(team)s, %(title)s, %(body)s, %(channel)s, %(idempotency_key)s,
         %(fingerprint)s)
 on conflict (tenant, sender, idempotency_key) where idempotency_key is not null do nothing
-returning id
+returning id, created_at
 """
 """The request alone; `parameters` fills it in. No row comes back when its idempotency key was used before."""
 
 _PARTS = {
     "columns": sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Filed)),
     "add_request": sql.SQL(INSERT),
-    "add_event": sql.SQL(outbox.INSERT_ONE),
+    "add_event": sql.SQL(outbox.stamped(outbox.INSERT_ONE, "request.created_at")),
 }
 
 
@@ -33,7 +33,7 @@ def _query(text: LiteralString) -> bytes:
 
 
 _FILE = _query("""
-with request as ({add_request}), event as ({add_event} where exists (select from request))
+with request as ({add_request}), event as ({add_event} from request)
 select exists (select from request)
 """)
 

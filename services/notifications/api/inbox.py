@@ -63,6 +63,12 @@ def sight(who: Identity) -> Sight:
     return Sight(who.tenant, who.sub, who.staff)
 
 
+def check_team(who: Identity, team: str | None) -> None:
+    """Raises a 403 problem for one who may not see what a team is told."""
+    if team is not None and not who.staff:
+        raise Problem(403, "wrong-role", "Only staff may see what a team is told.", field="team")
+
+
 def view(entry: Entry) -> NotificationView:
     """As it is shown."""
     return NotificationView(
@@ -92,8 +98,7 @@ def router(pool: Pool, bearer: Bearer) -> APIRouter:
         cursor: Annotated[int | None, Query(ge=0, le=MAX_SEQ)] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> NotificationsView:
-        if team is not None and not who.staff:
-            raise Problem(403, "wrong-role", "Only staff may see what a team is told.", field="team")
+        check_team(who, team)
         async with pool.connection() as conn:
             # What is not in this page is in the stream.
             await inbox.look_once(conn)
@@ -121,7 +126,7 @@ def router(pool: Pool, bearer: Bearer) -> APIRouter:
         async with pool.connection() as conn:
             read = await inbox.mark_read_up_to(conn, sight(who), body.up_to)
         if read is None:
-            raise not_found("notification")
+            raise not_found("notification", "up_to")
         return ReadView(read=read)
 
     return routes

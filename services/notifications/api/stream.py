@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 
 from messaging.errors import Outage
-from services.notifications.api.inbox import MAX_SEQ, PATH, sight, view
+from services.notifications.api.inbox import MAX_SEQ, PATH, Word, check_team, sight, view
 from services.notifications.feed import STREAMS, Closed, Dropped, Feed, Follower, TooMany
 from services.notifications.records import Entry
 from web import sse
@@ -26,8 +26,9 @@ _STREAM = {
         "200": {
             "description": (
                 "Events named `notification`, each with a notification as JSON, and a number as its id. It begins "
-                "behind Last-Event-ID (or `after`), without either with what comes from now on. After a break come "
-                "back with the last id: nothing is left out, nothing comes twice."
+                "behind Last-Event-ID (or `after`); without either, or with a number that is not reached yet, with "
+                "what comes from now on. After a break come back with the last id: nothing is left out, nothing "
+                "comes twice. `team` narrows it to what that team is told."
             ),
             "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
         }
@@ -44,7 +45,7 @@ def router(feed: Feed, bearer: Bearer) -> APIRouter:
         PATH + "/stream",
         status_code=HTTPStatus.OK,
         response_class=sse.EventStream,
-        responses=answers(422, 429),
+        responses=answers(403, 422, 429),
         openapi_extra=_STREAM,
         summary="The caller's notifications as they come",
     )
@@ -52,9 +53,11 @@ def router(feed: Feed, bearer: Bearer) -> APIRouter:
         request: Request,
         who: Annotated[Identity, Depends(bearer)],
         after: Annotated[int | None, Query(ge=0, le=MAX_SEQ)] = None,
+        team: Word | None = None,
     ) -> sse.EventStream:
+        check_team(who, team)
         try:
-            follower = await feed.follow(sight(who), sse.cursor(request, after))
+            follower = await feed.follow(sight(who), sse.cursor(request, after), team)
         except TooMany:
             detail = f"You follow {STREAMS} streams already; close one first."
             raise Problem(429, "too-many-streams", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)}) from None

@@ -15,7 +15,7 @@ from services.notifications.records import Channel, Subscription
 from services.notifications.settings import NotificationsSettings
 from services.notifications.store import outgoing
 from web.openapi import answers
-from web.problems import id_of, not_found
+from web.problems import BadInput, id_of, not_found
 from web.tokens import Bearer, Identity
 
 PATH = NOTIFICATIONS + "/subscriptions"
@@ -73,10 +73,14 @@ def router(pool: Pool, bearer: Bearer, settings: NotificationsSettings) -> APIRo
         summary="Be told by e-mail or webhook; an admin may subscribe for a team",
     )
     async def subscribe(wanted: Wanted, who: caller) -> NewSubscriptionView:
-        owner = subscribing.owner(who, wanted.team)
-        mail = settings.smtp_host is not None
-        address = subscribing.address(wanted.channel, wanted.address, settings.webhook_allow, mail=mail)
-        kinds = subscribing.kinds(owner, wanted.kinds)
+        mail, bad = settings.smtp_host is not None, BadInput()
+        with bad:
+            owner = subscribing.owner(who, wanted.team)
+        with bad:
+            address = subscribing.address(wanted.channel, wanted.address, settings.webhook_allow, mail=mail)
+        with bad:
+            kinds = subscribing.kinds("person" if wanted.team is None else "team", wanted.kinds)
+        bad.tell()
         secret = subscribing.secret(wanted.channel)
         async with pool.connection() as conn:
             if await outgoing.lock_owner(conn, owner) >= settings.subscription_limit:

@@ -14,6 +14,7 @@ import httpx
 from messaging.errors import Deferred, NotRetryable, Retryable
 from services.notifications.channels import RECEIVER_GONE, signature
 from services.notifications.records import Order
+from services.notifications.subscribing import ALLOWING
 from web import addresses, outbound
 from web.outbound import Resolve
 
@@ -50,7 +51,7 @@ class Webhook:
             async with asyncio.timeout(self._timeout):
                 await self._post(order)
         except addresses.Refused as refused:
-            raise NotRetryable(str(refused), "address_refused") from None
+            raise NotRetryable(addresses.told(refused, ALLOWING), "address_refused") from None
         except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
             raise Retryable(f"The receiver did not answer within {self._timeout:g} seconds.") from None
         except (OSError, httpx.HTTPError, httpcore.NetworkError, httpcore.ProtocolError) as error:

@@ -9,8 +9,12 @@ from messaging.erasure import OURS, Held
 _PARTS = {
     "theirs": sql.SQL(
         "n.tenant = %(tenant)s and (n.about = %(sender)s or (n.audience_kind = 'person' and n.audience = %(sender)s))"
+        " and n.created_at <= %(until)s::timestamptz"
     ),
-    "subscribed": sql.SQL("tenant = %(tenant)s and owner_kind = 'person' and owner = %(sender)s"),
+    "subscribed": sql.SQL(
+        "tenant = %(tenant)s and owner_kind = 'person' and owner = %(sender)s"
+        " and created_at <= %(until)s::timestamptz"
+    ),
     "up_to": sql.SQL("tenant = %(tenant)s and reader = %(sender)s"),
     "read": sql.SQL("n.id = r.notification and n.tenant = %(tenant)s and r.reader = %(sender)s"),
 }
@@ -21,16 +25,17 @@ def _query(text: LiteralString) -> bytes:
 
 
 HELD = (
-    Held(
-        "how far they have read",
-        _query("select count(*) from read_up_to where {up_to}"),
-        _query("delete from read_up_to where {up_to}"),
-    ),
-    # These two before the notifications, which would take them along uncounted.
+    # These before the notifications, which would take them along uncounted. What was read goes whenever that was: it
+    # is of no piece of work, and how far they have read must not outlast the notes that it stands for.
     Held(
         "notes of what they read",
         _query("select count(*) from reads r join notifications n on {read}"),
         _query("delete from reads r using notifications n where {read}"),
+    ),
+    Held(
+        "how far they have read",
+        _query("select count(*) from read_up_to where {up_to}"),
+        _query("delete from read_up_to where {up_to}"),
     ),
     Held(
         "deliveries",

@@ -16,6 +16,9 @@ from services.notifications.records import Entry, Sight
 HOLD_SECONDS = 5.0
 """How long a process that stands still may hold a tenant's row, and so whoever tells that tenant something."""
 
+READ_BATCH = 1000
+"""Notifications marked as read in one statement."""
+
 # The row lock on the feed is what orders the commits; it is taken here, late in the transaction.
 _ADD = """
 with patience as materialized (
@@ -73,13 +76,20 @@ with meant as (
 select id from meant
 """).format(**_PARTS)
 
-_READ_UP_TO = sql.SQL("""
-insert into reads (notification, reader)
-select n.id, %(reader)s from notifications n
-where {visible} and n.seq > {before} and n.seq <= %(until)s
-  and not exists (select from reads r where r.notification = n.id and r.reader = %(reader)s)
-on conflict do nothing
-""").format(before=_READ_BEFORE, **_PARTS)
+_UNREAD = sql.SQL(
+    "(select n.id, n.seq from notifications n where n.tenant = %(tenant)s and {whose}"
+    " and n.seq > %(after)s and n.seq <= %(until)s"
+    " and not exists (select from reads r where r.notification = n.id and r.reader = %(reader)s)"
+    " order by n.seq limit %(limit)s)"
+)
+_READ_SOME = sql.SQL("""
+with meant as materialized (
+    select id, seq from ({branches}) as n order by seq limit %(limit)s
+), marked as (
+    insert into reads (notification, reader) select id, %(reader)s from meant on conflict do nothing returning 1
+)
+select (select count(*) from meant), (select max(seq) from meant), (select count(*) from marked)
+""")
 
 # What comes later has a higher number.
 _NOTE_UP_TO = b"""
@@ -88,7 +98,9 @@ on conflict (tenant, reader, staff) do update set seq = excluded.seq, marked_at 
 where u.seq < excluded.seq
 """
 
-_SEQ = sql.SQL("select n.seq from notifications n where {visible} and n.id = %(id)s").format(**_PARTS)
+_SEQ = sql.SQL("select n.seq, {before} from notifications n where {visible} and n.id = %(id)s").format(
+    before=_READ_BEFORE, **_PARTS
+)
 
 _DROP = b"""
 delete from notifications where id in (
@@ -153,10 +165,10 @@ async def between(conn: Connection, tenant: str, after: int, until: int, limit: 
     return await cursor.fetchall()
 
 
-async def missed(conn: Connection, sight: Sight, after: int, until: int, limit: int) -> list[Entry]:
-    """What the reader sees of that, oldest first."""
+async def missed(conn: Connection, sight: Sight, wanted: Wanted, after: int, until: int, limit: int) -> list[Entry]:
+    """What the reader sees of that, oldest first; of `wanted` only the team counts."""
     which = sql.SQL("n.seq > %(after)s and n.seq <= %(until)s")
-    return await _seen(conn, sight, Wanted(), which, sql.SQL("asc"), {"after": after, "until": until, "limit": limit})
+    return await _seen(conn, sight, wanted, which, sql.SQL("asc"), {"after": after, "until": until, "limit": limit})
 
 
 async def page(conn: Connection, sight: Sight, wanted: Wanted, *, below: int | None, limit: int) -> list[Entry]:
@@ -178,14 +190,27 @@ async def mark_read(conn: Connection, sight: Sight, notification: UUID) -> bool:
 
 
 async def mark_read_up_to(conn: Connection, sight: Sight, notification: UUID) -> int | None:
-    """The reader has read this one and all before it; how many were unread. None: they may see no such one."""
-    row = await (await conn.execute(_SEQ, {**_sight(sight), "id": notification})).fetchone()
+    """The reader has read this one and all before it; how many were unread. None: they may see no such one.
+
+    READ_BATCH at a time, each batch final by itself unless a transaction is open: whoever breaks it off asks again.
+    """
+    async with conn.transaction():
+        row = await (await conn.execute(_SEQ, {**_sight(sight), "id": notification})).fetchone()
     if row is None:
         return None
-    until = {**_sight(sight), "until": row[0]}
-    read = (await conn.execute(_READ_UP_TO, until)).rowcount
-    await conn.execute(_NOTE_UP_TO, until)
-    return read
+    until, after = row
+    whose = [_PERSONS, _TEAMS] if sight.staff else [_PERSONS]
+    statement = _READ_SOME.format(branches=sql.SQL(" union all ").join(_UNREAD.format(whose=one) for one in whose))
+    marked, found = 0, READ_BATCH
+    while found == READ_BATCH:
+        values = {**_sight(sight), "after": after, "until": until, "limit": READ_BATCH}
+        async with conn.transaction():
+            some = await (await conn.execute(statement, values)).fetchone()
+        assert some is not None
+        found, after, marked = some[0], some[1], marked + some[2]
+    async with conn.transaction():
+        await conn.execute(_NOTE_UP_TO, {**_sight(sight), "until": until})
+    return marked
 
 
 async def drop_old(conn: Connection, keep_seconds: float, limit: int) -> int:
