@@ -24,7 +24,7 @@ demo: $(READY) ## Start everything, send 500 documents, print who finished when
 
 .PHONY: test
 test: $(READY) ## All tests, a process and a real Kafka, Postgres and registry for each core, up to four
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-long
 test-long: $(READY) ## The tests that take minutes: servers away while work comes in

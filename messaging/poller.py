@@ -90,7 +90,7 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._commands: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._stopping = threading.Event()
-        self._lost = 0  # how often partitions were lost, as the poll thread knows it
+        self._taken = 0  # how often partitions were taken from us, as the poll thread knows it
         self._heard = 0  # and as the loop does
         self._room = threading.Semaphore(BATCHES_AHEAD)
         self._thread = threading.Thread(target=self._run, name=f"poller-{config['group.id']}", daemon=True)
@@ -107,13 +107,13 @@ class Poller:
     def commit(self, offsets: list[TopicPartition]) -> None:
         """Commit in the background; the sink hears of what the broker has stored.
 
-        Nothing is committed when partitions were lost that the loop has not heard of yet: by then this member may be
-        in the group again, and the broker asks for membership only, not whose the partition is.
+        Nothing is committed when partitions were taken from us that the loop had not heard of yet: the next member
+        may have committed more, and the broker asks only who is in the group, not whose the partition is.
         """
         heard = self._heard
 
         def work(consumer: Consumer) -> None:
-            if heard == self._lost:
+            if heard == self._taken:
                 consumer.commit(offsets=offsets, asynchronous=True)
 
         self._commands.put(work)
@@ -182,7 +182,8 @@ class Poller:
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._run_commands(consumer)
         drained: Future[list[TopicPartition]] = Future()
-        self._loop.call_soon_threadsafe(self._sink.partitions_revoked, partitions, drained)
+        self._taken += 1
+        self._loop.call_soon_threadsafe(self._hear, self._sink.partitions_revoked, partitions, drained)
         try:
             offsets = drained.result(self._revoke_seconds)
             if offsets:
@@ -194,12 +195,12 @@ class Poller:
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         log.warning("partitions.lost", group=self._config["group.id"], count=len(partitions))
-        self._lost += 1
-        self._loop.call_soon_threadsafe(self._hear_of_loss, partitions)
+        self._taken += 1
+        self._loop.call_soon_threadsafe(self._hear, self._sink.partitions_lost, partitions)
 
-    def _hear_of_loss(self, partitions: list[TopicPartition]) -> None:
+    def _hear(self, tell: Callable[..., None], *told: object) -> None:
         self._heard += 1
-        self._sink.partitions_lost(partitions)
+        tell(*told)
 
     def _on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         if error is not None:

@@ -17,13 +17,18 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {"uvloop": uvloop.new_event_loop}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: without servers, then with shared ones, then those that start and kill their own."""
+SLOW = ("analytics", "chaos", "stack", "test_howtos.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fast tests first: without servers, then with shared ones, then the long ones, most of which start their own.
+
+    The other way round when several processes share them by files, or one would end with the longest alone.
+    """
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT).parts[0]
-        if folder in ("stack", "chaos"):
+        if item.path.relative_to(ROOT).parts[0] in SLOW:
             return 2
         return int("infra" in getattr(item, "fixturenames", ()))
 
-    items.sort(key=rank)
+    items.sort(key=rank, reverse=hasattr(config, "workerinput"))
