@@ -127,13 +127,16 @@ class Fairness:
         sender = tenant.senders.members.get(key)
         if sender is None:
             sender = tenant.senders.members[key] = _Sender(key, self._weight_of(key))
-        if sender.waiting:
-            # It and its tenant have their places already.
-            sender.waiting += jobs
-            tenant.waiting += jobs
-            self.waiting += jobs
-        else:
+        if not tenant.waiting or (sender.running and not sender.waiting):
             self._count(tenant, sender, jobs, 0)
+            return
+        # Its tenant has its place already.
+        if sender.waiting:
+            sender.waiting += jobs
+        else:
+            tenant.senders.join(sender, jobs, next(self._tickets))
+        tenant.waiting += jobs
+        self.waiting += jobs
 
     def remove(self, key: Key, jobs: int = 1) -> None:
         """So many waiting jobs of this sender left without a start. Raises ValueError when it has fewer."""

@@ -86,6 +86,22 @@ class Level(Generic[Name, M]):
         if self._debtors:
             self._forget_debtors()
 
+    def join(self, member: M, jobs: int, turn: int) -> None:
+        """One that neither waits nor runs has so many jobs: what `count` does then, and nothing else."""
+        member.waiting = jobs
+        self._active += 1
+        self.weights += member.weight
+        if member.weight > self._heaviest:
+            self._heaviest = member.weight
+        if member.virtual < self.virtual:
+            member.virtual = self.virtual
+        member.turn = turn
+        member.queued = True
+        member.stamp += 1
+        heappush(self._idle, (member.virtual, turn, member.stamp, member))
+        if self._debtors:
+            self._forget_debtors()
+
     def unrivalled(self) -> M | None:
         """Whose turn it is when nobody who runs something can be even with it; None: ask `choose`."""
         idle = self._first_idle()
