@@ -48,6 +48,14 @@ class Garbled:
 Record = Message | Garbled
 
 
+def headers_of(record: Message) -> RawHeaders:
+    """Its headers, none when they cannot be read. Ask nothing of its headers after that."""
+    try:
+        return _ask(record)  # type: ignore[no-any-return]
+    except (SystemError, UnicodeDecodeError):
+        return []
+
+
 def checked(record: Message) -> Record:
     """The record itself, or what can be had of it."""
     try:

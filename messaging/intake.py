@@ -9,7 +9,6 @@ from confluent_kafka import Message
 
 from messaging.deadletter import Hop
 from messaging.entries import NOBODY, Entry, Partition
-from messaging.garbled import checked
 from messaging.kept import Kept
 from messaging.message import Key
 from messaging.reread import Rereader
@@ -55,11 +54,11 @@ class Intake:
             key = self._key(record.key())
             if partition.is_retry:
                 # A forged time must not park a record for ever.
-                entry = _entry(key, partition, offset, Kept(checked(record)), now)
+                entry = _entry(key, partition, offset, Kept(record), now)
                 due_in = min(Hop(entry.record.headers()).due_at - now, self._longest_wait)
                 self._scheduler.arrive(entry, due_in)
             elif not park(key, partition, offset):  # most of a backlog ends there, so nothing more is asked of it
-                admit(_entry(key, partition, offset, Kept(checked(record)), now))
+                admit(_entry(key, partition, offset, Kept(record), now))
         self._scheduler.dispatch()
 
     def read_parked(self) -> None:

@@ -7,7 +7,9 @@ collector that walks it. Here the names are shared by all records that have them
 
 from sys import intern
 
-from messaging.garbled import Record
+from confluent_kafka import Message
+
+from messaging.garbled import headers_of
 from messaging.message import RawHeaders, header_pairs, headers_to_dict
 
 
@@ -16,11 +18,11 @@ class Kept:
 
     __slots__ = ("_headers", "_key", "_value", "size")
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Message) -> None:
         self._key = record.key()
         self._value = record.value()
         self.size = len(self._key or b"") + len(self._value or b"")
-        raw = record.headers() or []
+        raw = headers_of(record) or []
         named = {intern(name): value for name, value in raw} if isinstance(raw, list) else {}
         self._headers: dict[str, bytes] | list[tuple[str, bytes | None]] = named
         try:

@@ -40,7 +40,8 @@ class Lanes:
         self._low = window // 4
         self._budget = budget
         self._parked: dict[Partition, dict[Key, None]] = {}  # the lanes with parked records there
-        self._hungry: dict[Partition, dict[Key, None]] = {}  # those of them that run low
+        self.running_low: dict[Partition, dict[Key, None]] = {}
+        """Those of them that run low. Empty: nothing can be `hungry`, which costs more to ask."""
         self._loading: dict[Partition, int] = {}
         self._no_room_at = budget + 1
         self._largest = 1.0  # bytes of a record, lately: what one to be read again may take
@@ -109,9 +110,9 @@ class Lanes:
     @property
     def hungry(self) -> bool:
         """Whether `wanted` would find something: some lane runs low, has parked records, and there is room."""
-        if not self._hungry or self.payload_bytes >= self._no_room_at:
+        if not self.running_low or self.payload_bytes >= self._no_room_at:
             return False
-        return not self._hungry.keys() <= self._loading.keys()
+        return not self.running_low.keys() <= self._loading.keys()
 
     def wanted(self, most: int = 2000) -> dict[Partition, dict[int, Key]]:
         """Whose offsets to read again now, about `most` in all: one pass at a time over a partition (see `refill`).
@@ -124,7 +125,7 @@ class Lanes:
         fitting = int((self._budget - self.payload_bytes) / self._largest) - loading
         most -= loading
         room, self._no_room_at = self.window(), self._budget + 1
-        for partition, hungry in list(self._hungry.items()):
+        for partition, hungry in list(self.running_low.items()):
             if partition in self._loading:
                 continue
             spare = {
@@ -148,7 +149,7 @@ class Lanes:
         for key, count in counts.items():
             lane = self._lanes[key]
             for place in lane.parked:
-                _drop(self._hungry, place, key)
+                _drop(self.running_low, place, key)
             offsets = lane.parked[partition]
             chosen.update(dict.fromkeys(offsets[:count], key))
             del offsets[:count]
@@ -198,7 +199,7 @@ class Lanes:
             for partition in [p for p in lane.parked if not p.active]:
                 self.parked -= len(lane.parked.pop(partition))
                 _drop(self._parked, partition, key)
-                _drop(self._hungry, partition, key)
+                _drop(self.running_low, partition, key)
             for partition in [p for p in lane.loading if not p.active]:
                 self.parked -= lane.loading.pop(partition)
                 self._loading.pop(partition, None)
@@ -239,7 +240,7 @@ class Lanes:
     def _note_hunger(self, key: Key, lane: _Lane) -> None:
         if lane.parked and not lane.loading and len(lane.waiting) <= self._low:
             for partition in lane.parked:
-                self._hungry.setdefault(partition, {})[key] = None
+                self.running_low.setdefault(partition, {})[key] = None
 
 
 def _drop(index: dict[Partition, dict[Key, None]], partition: Partition, key: Key) -> None:

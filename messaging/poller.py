@@ -157,10 +157,12 @@ class Poller:
         if first is None:
             return
         records = [first, *consumer.consume(BATCH - 1, 0)]
-        good = [record for record in records if record.error() is None]
+        good = []
         for record in records:
             error = record.error()
-            if error is not None:
+            if error is None:
+                good.append(record)
+            else:
                 self._on_error(error)
         if good:
             while not self._room.acquire(timeout=1.0):

@@ -90,7 +90,7 @@ class Scheduler:
         """Start whatever may start now, at once or in this loop's next round."""
         if self.fairness.waiting or self._suspects:
             self._turns.go()
-        if self.lanes.hungry and not self.stopped:
+        if self.lanes.running_low and self.lanes.hungry and not self.stopped:
             self._refill()
 
     def forget_inactive(self) -> None:
@@ -164,7 +164,7 @@ class Scheduler:
             return None
         self.meters.lent += pick.lent
         entry = self.lanes.take(pick.key)
-        if self.lanes.hungry:
+        if self.lanes.running_low and self.lanes.hungry:
             self._refill()
         return self._runs.prepare(entry, lent=pick.lent, alone=False)
 
