@@ -15,6 +15,7 @@ from loadtest.scenario import Scenario
 from loadtest.stage import Stage
 from messaging.errors import MessagingError
 from stack import control, sentences
+from stack.terminal import PAPER
 
 OUT = Path(__file__).parent / "out"
 _DEFAULT = Scenario()
@@ -29,10 +30,7 @@ _DEMO_HELP = (
 MISSED, NOT_STARTED, BROKEN_OFF = 1, 2, 130
 """Exit codes: a promise was not kept; the run could not start or go on; Ctrl-C."""
 
-_PAPER = 1000
-"""Columns where no terminal has its own: a table takes what it needs, so that no name or figure is cut or folded."""
-
-screen = Console(width=None if sys.stdout.isatty() else _PAPER)
+screen = Console(width=None if sys.stdout.isatty() else PAPER)
 err = Console(stderr=True, soft_wrap=True)
 
 
@@ -83,6 +81,9 @@ def load(
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say_what_is_left(test.left)
         raise typer.Exit(BROKEN_OFF) from None
+    except BrokenPipeError:
+        # As for every command: whoever reads what is printed has gone.
+        raise
     except sentences.EXPECTED as fault:
         _say_why(fault, data_dir)
         raise typer.Exit(NOT_STARTED) from None

@@ -3,7 +3,7 @@
 Runs apart from the driver, whose event loop is busy and whose delays are not the API's. It reads its orders (with the
 tokens, which must not show in a process list) as one JSON line on stdin, posts each once unmeasured, says so in a
 line of its own, measures until stdin closes, and prints one JSON line: the milliseconds of every request, and how
-many did not answer as expected.
+many did not answer as expected, the unmeasured ones among them.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
@@ -36,7 +37,8 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Milliseconds from sending a request to its last byte, in order; `errors` of them did not end in a 202."""
+    """Milliseconds from sending a request to its last byte, in order. `errors` requests did not end in a 202, of
+    these and of the unmeasured ones before them."""
 
     milliseconds: tuple[float, ...]
     errors: int
@@ -63,12 +65,23 @@ class Probe:
             # Ctrl-C goes to the run, which ends the probe itself.
             start_new_session=True,
         )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
-        await process.stdin.drain()
-        assert process.stdout is not None
-        if not await process.stdout.readline():
-            raise Outage(f"The probe ended with exit code {await process.wait()} before it measured.", "probe")
+        started = False
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
+            # One that has ended already has nothing to say, either.
+            with suppress(ConnectionError):
+                await process.stdin.drain()
+            assert process.stdout is not None
+            if not await process.stdout.readline():
+                raise Outage(f"The probe ended with exit code {await process.wait()} before it measured.", "probe")
+            started = True
+        finally:
+            if not started:
+                # Cancelled, for one: nobody else knows of it yet.
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
         return cls(process)
 
     async def stop(self) -> Measured:
@@ -85,18 +98,21 @@ class Probe:
 def measure(orders: Orders, stop: threading.Event, warm: Callable[[], None]) -> Measured:
     """Post at a steady pace until told to stop. After a slow answer, the beats it missed are not made up for.
 
-    Every post goes out once before that, unmeasured, and then `warm` is called: what fails there is counted next.
+    Every post goes out once before that, unmeasured, and then `warm` is called. What fails there counts, too.
     """
     address = urlsplit(orders.api)
     if address.scheme != "http" or address.hostname is None:
         raise ValueError(f"the probe speaks plain HTTP only, not {orders.api}")
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=_TIMEOUT_SECONDS)
     path = f"{address.path.rstrip('/')}/api/documents"
-    for number in range(len(orders.posts)):
-        _post(connection, path, orders, number)
-    warm()
     taken: list[float] = []
     errors = 0
+    for number in range(len(orders.posts)):
+        if stop.is_set():
+            break
+        errors += not _post(connection, path, orders, number)[1]
+    else:
+        warm()
     began = time.perf_counter()
     beat = 0
     while not stop.wait(max(0.0, began + beat / PER_SECOND - time.perf_counter())):

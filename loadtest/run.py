@@ -159,8 +159,12 @@ class LoadTest:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _knock(self) -> None:
-        """See that somebody is at the address before anything is restarted on its behalf."""
+        """See that somebody is at the address, whom the probe can ask, before anything is restarted on its behalf."""
         try:
+            if httpx.URL(self._api).scheme == "https":
+                raise NotReading(
+                    f"{self._api} cannot be timed: the probe speaks plain HTTP. Give an http:// address."
+                )
             async with httpx.AsyncClient(timeout=_KNOCK_SECONDS, trust_env=False) as client:
                 await client.get(f"{self._api}/readyz")
         except (httpx.RequestError, httpx.InvalidURL) as error:

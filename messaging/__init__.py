@@ -19,7 +19,8 @@ Read in this order:
     consumer     the scheduler that owns them; poller, parked, ledger, deadletter, garbled at its sides
     queues       pure: what waits and runs, for people; lag: how far a group is, asked from outside
 
-    codec        Avro bytes and dataclasses; registry, admin: the deploy step's tools; learnt: ids, for its outages
+    codec        Avro bytes and dataclasses (line: one event's); registry, admin: the deploy step's tools
+    schemaids    learns the ids to write with before a process writes; learnt: keeps them for the registry's outages
     timers       claimed timers: crons that one instance runs; upkeep: those of every outbox and ledger
     erasure      one sender's rows erased, and the mark that keeps Kafka from bringing them back
     process      start in order, signals, drain, stop in reverse, health; patience: a server is away at the start

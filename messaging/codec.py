@@ -4,26 +4,18 @@ The codec is told which events exist. After the first use of a schema id, encodi
 """
 
 import asyncio
-import struct
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, fields
-from io import BytesIO
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from fastavro import parse_schema, schemaless_reader, schemaless_writer, validate
-from fastavro.schema import SchemaParseException, to_parsing_canonical_form
-from fastavro.validation import ValidationError
 
 from messaging import learnt
-from messaging.errors import Misconfigured, Outage, Undecodable, UnknownEvent, reason
+from messaging.errors import Misconfigured, Outage, UnknownEvent, reason
+from messaging.line import Line, framed
 from messaging.message import TYPE, VERSION, Envelope, Key
-from messaging.records import conversion
 from messaging.registry import Registry, Schema
 from messaging.telemetry import current_traceparent
-
-_FRAME = struct.Struct(">BI")
-_MAGIC = 0
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +43,10 @@ class Codec:
 
     def __init__(self, registry: Registry, contracts: Iterable[Contract]) -> None:
         self._registry = registry
-        self._lines = {contract.event: _Line(contract) for contract in contracts}
+        self._lines = {
+            contract.event: Line(contract.event, contract.topic, contract.subject, contract.schema)
+            for contract in contracts
+        }
         self._by_headers = {
             (line.event.TYPE.encode(), str(line.event.MAJOR).encode()): line for line in self._lines.values()
         }
@@ -63,27 +58,49 @@ class Codec:
 
     def prepared(self) -> bool:
         """Whether all that is expected can be written."""
-        return all(line.can_write for line in self._lines.values() if line.expected)
+        return all(line.writes is not None for line in self._lines.values() if line.expected)
 
-    async def prepare(self, events: Iterable[type[Any]], kept: learnt.Learnt | None = None) -> None:
+    async def prepare(self, events: Iterable[type[Any]], kept: learnt.Learnt | None = None) -> bool:
         """Learn the schema ids of the events this process writes; what is kept of them is used only in an outage.
 
-        Raises Misconfigured when one is not registered, Outage when the registry is away and an id is not kept.
+        False when it was: then `check` them once the registry answers. Raises Misconfigured when one is not
+        registered, Outage when the registry is away and an id is not kept.
         """
         lines = [self._line(event) for event in events]
         try:
-            ids = await asyncio.gather(*(self._registry.lookup(line.subject, line.source) for line in lines))
+            ids = await self._ask(lines)
         except Outage as outage:
             known = {} if kept is None else await kept.find([line.name for line in lines])
             if any(line.name not in known for line in lines):
                 raise
-            ids = [known[line.name] for line in lines]
+            for line in lines:
+                line.write_with(known[line.name])
             log.warning("codec.uses_kept_ids", error=reason(outage))
-        else:
-            if kept is not None:
-                await kept.keep({line.name: schema_id for line, schema_id in zip(lines, ids, strict=True)})
-        for line, schema_id in zip(lines, ids, strict=True):
-            line.write_with(schema_id)
+            return False
+        if kept is not None:
+            await kept.keep(ids)
+        for line in lines:
+            line.write_with(ids[line.name])
+        return True
+
+    async def check(self, events: Iterable[type[Any]], kept: learnt.Learnt) -> None:
+        """Hold ids that were kept against the registry's: one that differs is written with from here on, and kept.
+
+        A registry that was restored from an older backup gives out other ids. Raises Outage while it is away, and
+        while it does not have what we write: the deploy step will bring it, perhaps under another id.
+        """
+        lines = [self._line(event) for event in events]
+        try:
+            ids = await self._ask(lines)
+        except Misconfigured as refused:
+            raise Outage(str(refused), "registry") from refused
+        for line in lines:
+            told = ids[line.name]
+            if line.writes != told:
+                log.error("codec.kept_id_was_wrong", subject=line.subject, kept=line.writes, registry=told)
+                line.write_with(told)
+        # Also what did not differ: the last time, the database may have been away.
+        await kept.keep(ids)
 
     def encode(self, event: object) -> bytes:
         """The framed bytes of an event. Raises ValueError when a field's value is not of its type, Outage while its
@@ -116,9 +133,9 @@ class Codec:
         `decode` does.
         """
         line = self._find(headers, readers)
-        schema_id, framed = _framed(value)
+        schema_id, whole = framed(value)
         reader = line.readers.get(schema_id)
-        return None if reader is None else line.decode(reader, framed)
+        return None if reader is None else line.decode(reader, whole)
 
     async def decode(self, headers: Mapping[str, bytes], value: bytes | None, readers: Container[type[Any]]) -> Any:
         """The event in a record, whatever minor version it was written in; fields we do not know are dropped.
@@ -128,18 +145,22 @@ class Codec:
         the headers claim, Outage when the registry had to be asked and is away.
         """
         line = self._find(headers, readers)
-        schema_id, framed = _framed(value)
+        schema_id, whole = framed(value)
         if schema_id not in line.readers:
             line.read_with(schema_id, await self._registry.schema_by_id(schema_id))
-        return line.decode(line.readers[schema_id], framed)
+        return line.decode(line.readers[schema_id], whole)
 
-    def _line(self, event: type[Any]) -> "_Line":
+    async def _ask(self, lines: Sequence[Line]) -> dict[learnt.Name, int]:
+        ids = await asyncio.gather(*(self._registry.lookup(line.subject, line.source) for line in lines))
+        return {line.name: schema_id for line, schema_id in zip(lines, ids, strict=True)}
+
+    def _line(self, event: type[Any]) -> Line:
         try:
             return self._lines[event]
         except KeyError:
             raise Misconfigured(f"{event.__name__} is not among this codec's contracts.") from None
 
-    def _find(self, headers: Mapping[str, bytes], readers: Container[type[Any]]) -> "_Line":
+    def _find(self, headers: Mapping[str, bytes], readers: Container[type[Any]]) -> Line:
         # Compared as bytes: headers are untrusted, and only an exact match is a reader's.
         line = self._by_headers.get((headers.get(TYPE, b""), headers.get(VERSION, b"")))
         if line is None or line.event not in readers:
@@ -147,96 +168,5 @@ class Codec:
         return line
 
 
-class _Line:
-    """One event's way to bytes and back: its own schema, and the writers' schemas met so far, by id."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.event = contract.event
-        self.topic = contract.topic
-        self.subject = contract.subject
-        self.source = contract.schema
-        self.name = learnt.name(contract.subject, contract.schema)
-        self.expected = False
-        self.readers: dict[int, tuple[Schema, Schema | None]] = {}
-        self._own: Schema = _parsed(contract.schema)
-        self._record: str = self._own["name"]
-        self._canonical = to_parsing_canonical_form(self._own)
-        self._frame: bytes | None = None
-        names = [field["name"] for field in contract.schema["fields"]]
-        if names != [field.name for field in fields(self.event)]:
-            raise Misconfigured(f"{self.event.__name__} and its newest Avro schema differ in their fields.")
-        self._to_record, self._from_record = conversion(self.event)
-
-    @property
-    def can_write(self) -> bool:
-        return self._frame is not None
-
-    def write_with(self, schema_id: int) -> None:
-        self._frame = _FRAME.pack(_MAGIC, schema_id)
-        self.readers[schema_id] = (self._own, None)
-
-    def read_with(self, schema_id: int, written: Schema) -> None:
-        try:
-            writer = _parsed(written)
-        except (SchemaParseException, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Undecodable(f"Schema {schema_id} is not a usable Avro schema.") from error
-        # The library resolves records by their short name, which v1 and v2 share.
-        if writer.get("name") != self._record:
-            raise Undecodable(
-                f"The headers say {self.event.TYPE} v{self.event.MAJOR}, the value is a {writer.get('name')}."
-            )
-        same = to_parsing_canonical_form(writer) == self._canonical
-        self.readers[schema_id] = (writer, None if same else self._own)
-
-    def encode(self, event: object) -> bytes:
-        if self._frame is None:
-            if self.expected:
-                raise Outage(f"The registry has not told the schema id of {self.event.__name__} yet.", "registry")
-            raise Misconfigured(f"The codec was not prepared to write {self.event.__name__}.")
-        buffer = BytesIO()
-        buffer.write(self._frame)
-        try:
-            record = self._to_record(event)
-            # The writer alone would cut 1.5 to 1 and let 2**31 through as an int. Asked without errors first:
-            # they are made up for every branch of a union that does not fit, which takes longest of all.
-            if not validate(record, self._own, raise_errors=False):
-                validate(record, self._own)
-            schemaless_writer(buffer, self._own, record)
-        except ValidationError as error:
-            raise ValueError(f"{self.event.__name__} does not fit its schema: {error.errors[0]}") from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.event.__name__} does not fit its schema: {error}") from error
-        return buffer.getvalue()
-
-    def decode(self, reader: tuple[Schema, Schema | None], value: bytes) -> Any:
-        buffer = BytesIO(value)
-        buffer.seek(_FRAME.size)
-        try:
-            event = self._from_record(schemaless_reader(buffer, *reader))
-        except Exception as error:  # the library raises whatever the garbage makes it stumble over
-            detail = str(error)[:300] or type(error).__name__
-            raise Undecodable(f"The value is not a {self._record}: {detail}") from error
-        if buffer.tell() != len(value):
-            raise Undecodable(f"{len(value) - buffer.tell()} bytes follow the {self._record} in the value.")
-        return event
-
-
-def _framed(value: bytes | None) -> tuple[int, bytes]:
-    """The schema id a value begins with, and the value. Raises Undecodable for any other framing."""
-    if value is None or len(value) < _FRAME.size:
-        raise Undecodable("The value is too short to name a schema.")
-    magic, schema_id = _FRAME.unpack_from(value)
-    if magic != _MAGIC:
-        raise Undecodable(f"The value begins with byte {magic}, not with a schema's id.")
-    return schema_id, value
-
-
 def _shown(headers: Mapping[str, bytes], name: str) -> str:
     return f"{name}={headers[name][:80]!r}" if name in headers else f"no {name}"
-
-
-def _parsed(schema: Schema) -> Schema:
-    parsed = parse_schema(schema)
-    if not isinstance(parsed, dict):
-        raise TypeError("an event's schema is a record")
-    return parsed

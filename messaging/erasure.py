@@ -49,6 +49,8 @@ class Held:
     erase: LiteralString | bytes
 
 
+# Its time is the worker's that ran it, the only one here that is not the database's. A wrong clock leaves a line to
+# the next erasing, or takes one of new work along; nobody acts on either.
 RUNS = Held(
     "runs of jobs",
     "select count(*) from ledger_attempts where tenant = %(tenant)s and sender = %(sender)s"
@@ -76,12 +78,13 @@ OURS = (
 _MARK = """
 insert into erasures as e (owner, erased_at) values (%s, %s)
 on conflict (owner) do update set erased_at = greatest(e.erased_at, excluded.erased_at)
+returning erased_at
 """
 
 # A statement has this lock before it reads the clock, and keeps it until its transaction has ended.
 _WRITING = """
 select virtualtransaction from pg_locks
-where locktype = 'relation' and relation = 'outbox'::regclass and mode = 'RowExclusiveLock' and granted
+where locktype = 'relation' and relation = any(%s::text[]::regclass[]) and mode = 'RowExclusiveLock' and granted
   and database = (select oid from pg_database where datname = current_database())
 """
 
@@ -122,32 +125,35 @@ async def erase(conn: Connection, held: Sequence[Held], owner: Key, until: datet
     return gone
 
 
-async def mark(conn: Connection, owner: Key, at: datetime) -> None:
-    """Remember that of this sender all goes that there is at that moment, unless a later one is remembered. Every
-    transaction that did not know has ended by the time this one does.
+async def mark(conn: Connection, owner: Key, at: datetime) -> datetime:
+    """Remember that of this sender all goes that there is at that moment, unless a later one is remembered; which of
+    them holds now. Every transaction that did not know has ended by the time this one does.
 
-    The connection is the owner's of the tables, and in a transaction only to write down more at once.
+    The connection is the owner's of the tables, and in no transaction.
     """
     async with conn.transaction():
         await conn.execute("select set_config('lock_timeout', %s, true)", [f"{PATIENCE.total_seconds():g}s"])
         # Whoever has asked `when` shares the lock until its rows are committed. Other senders are not kept waiting.
         await conn.execute("select pg_advisory_xact_lock(erasure_lock(%s))", [digest(owner)])
-        await conn.execute(_MARK, [digest(owner), at])
+        row = await (await conn.execute(_MARK, [digest(owner), at])).fetchone()
+    assert row is not None
+    holds: datetime = row[0]
+    return holds
 
 
-async def await_writers(conn: Connection) -> None:
-    """Wait until every transaction has ended that has written an event or is about to: what they wrote by now is
-    there to be erased. Nobody is kept waiting for it. Raises Busy after PATIENCE.
+async def await_writers(conn: Connection, tables: Sequence[str] = ("outbox",)) -> None:
+    """Wait until every transaction has ended that has written into one of these tables or is about to: what they
+    wrote by now is there to be erased. Nobody is kept waiting for it. Raises Busy after PATIENCE.
     """
-    deadline, left = time.monotonic() + PATIENCE.total_seconds(), await _writing(conn)
+    deadline, left = time.monotonic() + PATIENCE.total_seconds(), await _writing(conn, tables)
     while left:
         if time.monotonic() > deadline:
             raise Busy(
-                f"{conn.info.dbname}: a transaction that writes events has been open for more than "
-                f"{PATIENCE.total_seconds():g} s. What is erased by now stays erased; run this again."
+                f"{conn.info.dbname}: a transaction that writes into {' or '.join(tables)} has been open for more "
+                f"than {PATIENCE.total_seconds():g} s. What is erased by now stays erased; run this again."
             )
         await asyncio.sleep(LOOK_SECONDS)
-        left &= await _writing(conn)
+        left &= await _writing(conn, tables)
 
 
 async def when(conn: Connection, owners: Iterable[Key]) -> dict[Key, datetime]:
@@ -185,8 +191,8 @@ def digest(owner: Key) -> bytes:
     return hashlib.sha256(str(owner).encode()).digest()
 
 
-async def _writing(conn: Connection) -> set[str]:
-    return {row[0] for row in await (await conn.execute(_WRITING)).fetchall()}
+async def _writing(conn: Connection, tables: Sequence[str]) -> set[str]:
+    return {row[0] for row in await (await conn.execute(_WRITING, [list(tables)])).fetchall()}
 
 
 def _parameters(owner: Key, until: datetime | None) -> dict[str, object]:

@@ -80,14 +80,18 @@ class Lag:
             try:
                 return await asyncio.to_thread(self._ask, groups)
             except Outage:
-                # One that gave up on a coordinator ends the process when that comes back (librdkafka issue 4605).
-                self._admin = await asyncio.to_thread(AdminClient, self._config)
+                await asyncio.to_thread(self._renew)
                 raise
 
     async def close(self) -> None:
         """Close the clients."""
         async with self._one_at_a_time:
             await asyncio.to_thread(self._reader.close)
+
+    def _renew(self) -> None:
+        # One that gave up on a coordinator ends the process when that comes back (librdkafka issue 4605). It is let
+        # go of here, in the thread: its end waits for threads of its own.
+        self._admin = AdminClient(self._config)
 
     def _ask(self, groups: Mapping[str, Sequence[Place]]) -> dict[str, list[PartitionLag]]:
         places = list(dict.fromkeys(place for wanted in groups.values() for place in wanted))

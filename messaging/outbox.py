@@ -13,6 +13,9 @@ from messaging.database import Connection
 from messaging.errors import OutboxFull
 from messaging.message import Envelope
 
+_NOW: LiteralString = "clock_timestamp()"
+"""When the events of INSERT and INSERT_ONE happen, unless an envelope says."""
+
 FULL = "WB503"
 """SQLSTATE the trigger raises when the outbox is full."""
 
@@ -57,9 +60,12 @@ It may be followed by `FROM request` instead of the condition, where that CTE gi
 
 def stamped(insert: LiteralString, at: LiteralString) -> LiteralString:
     """INSERT or INSERT_ONE, whose events happen at this time, given as SQL. A row and its events in ONE statement
-    must share one: a sender is erased up to a moment, which must not fall between them (see `erasure`).
+    must share one: a sender is erased up to a moment, which must not fall between them (see `erasure`). Raises
+    ValueError for a statement that does not name its time exactly once.
     """
-    return insert.replace("clock_timestamp()", at)
+    if insert.count(_NOW) != 1:
+        raise ValueError(f"The statement does not have {_NOW} exactly once.")
+    return insert.replace(_NOW, at)
 
 
 async def add(connection: Connection, envelopes: Sequence[Envelope]) -> None:

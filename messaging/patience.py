@@ -1,4 +1,4 @@
-"""What a process does at its start while a server it needs is away: wait for it, and say so."""
+"""What a process does while a server that it needs for its start is away: wait for it, and say so."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,8 @@ log = structlog.get_logger(__name__)
 async def waited_out(doing: str, attempt: Callable[[], Awaitable[T]]) -> T:
     """Try until no outage is in the way, with pauses as after an outage at work; every other error goes on.
 
-    Serve first what needs none of it: a process that does not answer on /healthz is started anew.
+    What can be served without the answer is served before: a process that does not answer on /healthz is started
+    anew. Without its database nothing can, so that comes first of all: to be started anew is no loss then.
     """
     gate, loop = Gate(), asyncio.get_running_loop()
     waited = False

@@ -30,18 +30,26 @@ class Presence:
         self.worker = 0
 
     async def open(self) -> int:
-        """Draw a worker id and start beating. Raises Outage when the database is away."""
+        """Draw a worker id and start beating. Raises Outage when the database is away; may be tried again then."""
         try:
-            self._connection = await self._connect()
-            cursor = await self._connection.execute(
-                "insert into ledger_workers (consumer) values (%s) returning id", (self._consumer,)
-            )
-            row = await cursor.fetchone()
+            connection = await self._connect()
+            try:
+                # In one transaction: a start that breaks off leaves no worker behind that never was.
+                async with connection.transaction():
+                    cursor = await connection.execute(
+                        "insert into ledger_workers (consumer) values (%s) returning id", (self._consumer,)
+                    )
+                    row = await cursor.fetchone()
+                    assert row is not None
+                    self.worker = row[0]
+                    await self._say_alive(connection)
+            except BaseException:
+                self._locked = False
+                await connection.close()
+                raise
         except OperationalError as error:
             raise Outage(f"The database cannot be reached: {error}", "database") from error
-        assert row is not None
-        self.worker = row[0]
-        await self._say_alive(self._connection)
+        self._connection = connection
         self._task = asyncio.create_task(self._beat(), name=f"presence-{self._consumer}")
         return self.worker
 

@@ -27,8 +27,9 @@ Read in this order:
     embedded     one stack as a whole, from its lock to its last child
     desk         the supervisor's side of the control socket
     control      the other side: for the command, the load test and tests
-    steps, events, erase
-                 parts of the command: the deploy step; where consumers are; one sender's data erased
+    steps, events, erase, agreement
+                 parts of the command: the deploy step; where consumers are; one sender's data erased;
+                 the moment up to which it is
     sentences    pure: what the command says of a failure, with what to do about it
     cli          the `workbot` command; launch starts stacks for it, passing the load test; screen and terminal print
 """

@@ -17,7 +17,7 @@ from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
 from stack.status import complaints
-from stack.terminal import Chosen, err, faults, out, say, settings_kept, warn_of_unknown
+from stack.terminal import Chosen, err, faults, out, say, settings_kept, tell_of_missing, warn_of_unused
 
 UP_SECONDS = 300.0
 
@@ -63,7 +63,7 @@ def up(
     """
     with faults():
         fixed = dict(_port(text) for text in port or [])
-        warn_of_unknown()
+        warn_of_unused()
         if detach:
             _up_detached(fixed)
             endpoints = control.endpoints(Chosen.settings.data_dir)
@@ -128,6 +128,7 @@ def stop(name: Annotated[str, typer.Argument(help="A part's name as in `workbot 
 def start(name: Annotated[str, typer.Argument(help="A part's name as in `workbot status`.")]) -> None:
     """Start one part that was stopped, or start it anew; returns once it is ready."""
     with faults():
+        tell_of_missing(name, Chosen.settings.data_dir)
         control.restart(name, data_dir=Chosen.settings.data_dir)
         out.print(f"{name} is ready.", highlight=False)
 
@@ -202,7 +203,7 @@ def demo(context: typer.Context) -> None:
         if control.is_running(data_dir):
             say(f"A stack is running already. {settings_kept(data_dir)}", out)
         else:
-            warn_of_unknown()
+            warn_of_unused()
             _up_detached({})
         control.wait_until_ready(data_dir)
         endpoints = control.endpoints(data_dir)

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from messaging import settings as environment
-from messaging.errors import MessagingError
-from stack import journal
+from stack import journal, sentences
 from stack.embedded import Embedded
 from stack.layout import Layout
 from stack.progress import Lines
@@ -43,9 +42,9 @@ def main() -> int:
     parser.add_argument("--ephemeral", action="store_true", help="delete the data directory at the end")
     options = parser.parse_args()
     layout = Layout(options.data_dir)
-    layout.create()
-    with journal.kept_in(layout.log("supervisor")):
-        try:
+    try:
+        layout.create()
+        with journal.kept_in(layout.log("supervisor")):
             settings = environment.load(StackSettings).model_copy(update={"data_dir": options.data_dir})
             with Embedded(
                 settings,
@@ -56,9 +55,9 @@ def main() -> int:
                 ephemeral=options.ephemeral,
             ) as embedded:
                 asyncio.run(embedded.run())
-        except MessagingError as error:
-            _say(str(error))
-            return 1
+    except sentences.EXPECTED as error:
+        _say(sentences.told(error))
+        return 1
     return 0
 
 

@@ -2,15 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
-import psycopg
 import typer
-from psycopg.conninfo import make_conninfo
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -21,16 +17,13 @@ import services.notifications.erasure
 from messaging import erasure
 from messaging.database import Connection
 from messaging.erasure import RUNS, Told
-from messaging.errors import MessagingError
 from messaging.message import Key, wrong_in_part
-from messaging.settings import read_secret
 from services.documents.storage import LocalStorage
-from stack import control, sentences
+from stack import control
+from stack.agreement import Counts, NotErased, Share, agree, alone, connected
 from stack.endpoints import Endpoints
 from stack.terminal import Chosen, faults, out, say
 from web.tokens import TEAM
-
-Counts = Mapping[str, int]
 
 
 class Line(NamedTuple):
@@ -41,27 +34,9 @@ class Line(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one service does about it, on a connection to its database."""
-
-    service: str
-    count: Callable[[Connection, Key], Awaitable[Counts]]
-    mark: Callable[[Connection, Key, datetime], Awaitable[None]]
-    erase: Callable[[Connection, Key, datetime, Told], Awaitable[Counts]]
-
-
-AHEAD = timedelta(seconds=3)
-"""How far ahead the moment is set up to which all goes; doubled when the services were not told early enough."""
-
-MOMENTS = 4
 AFTERMATHS = 2
 AFTERMATH_SECONDS = 2.0
 """How often, and how long after, it is looked for what runs under way wrote down of themselves meanwhile."""
-
-
-class NotErased(MessagingError):
-    """Something is left. What went is gone all the same, and erasing again goes on from there."""
 
 
 def erase(
@@ -76,7 +51,8 @@ def erase(
     sign-in first: what they send meanwhile is kept. Kafka forgets by its retention; docs/capabilities/erasure.md says
     what goes when and what stays.
 
-    Exits with 0 when all is gone (or was shown), with 1 when something is left or nothing was done.
+    Exits with 0 when all is gone, was shown, or there was nothing; with 1 when something is left, no stack runs, or
+    the answer was no.
     """
     owner = _owner(tenant, sender)
     with faults():
@@ -94,17 +70,13 @@ def erase(
             return
         if not yes:
             typer.confirm("Erase all of it for good?", abort=True)
+        every = shares(LocalStorage(endpoints.storage))
         gone: list[Line] = []
         try:
-            until = asyncio.run(_agree(endpoints, owner))
-            asyncio.run(_erase(endpoints, owner, until, kept, gone))
-            for _ in range(AFTERMATHS):
-                looked_at, left = asyncio.run(_look(endpoints, owner))
-                if not left or any(line.kind != RUNS.kind for line in left):
-                    break
-                # Nothing is new, so these are runs of what went: they are written down when they end.
-                time.sleep(AFTERMATH_SECONDS)
-                asyncio.run(_erase_runs(endpoints, owner, looked_at, left, gone))
+            with alone(endpoints, every[0].service, owner):
+                until = asyncio.run(agree(endpoints, every, owner))
+                asyncio.run(_erase(endpoints, owner, until, kept, gone))
+                _erase_aftermath(endpoints, owner, gone)
         finally:
             if any(line.rows for line in gone):
                 out.print("Erased:")
@@ -122,9 +94,20 @@ def erase(
         )
 
 
+def _erase_aftermath(endpoints: Endpoints, owner: Key, gone: list[Line]) -> None:
+    """Runs of what went are written down when they end."""
+    for _ in range(AFTERMATHS):
+        looked_at, left = asyncio.run(_look(endpoints, owner))
+        if not left or any(line.kind != RUNS.kind for line in left):
+            return
+        # Nothing is new, so these are of what went.
+        time.sleep(AFTERMATH_SECONDS)
+        asyncio.run(_erase_runs(endpoints, owner, looked_at, left, gone))
+
+
 async def _look(endpoints: Endpoints, owner: Key) -> tuple[datetime, list[Line]]:
     """What is left, and from when on anything else is new."""
-    async with _connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
+    async with connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
         at = await erasure.moment(conn)
     return at, [line for line in await _count(endpoints, owner) if line.rows]
 
@@ -140,29 +123,10 @@ def _summed(lines: Sequence[Line]) -> list[Line]:
 async def _count(endpoints: Endpoints, owner: Key) -> list[Line]:
     lines = []
     for share in shares(LocalStorage(endpoints.storage)):
-        async with _connected(endpoints, share.service) as conn:
+        async with connected(endpoints, share.service) as conn:
             found = await share.count(conn, owner)
         lines += [Line(share.service, kind, rows) for kind, rows in found.items()]
     return lines
-
-
-async def _agree(endpoints: Endpoints, owner: Key) -> datetime:
-    """The moment up to which all goes, the same for every service: marked in each of them well before it comes.
-    Returns when it has passed; until then nothing goes.
-    """
-    every = shares(LocalStorage(endpoints.storage))
-    async with _connected(endpoints, every[0].service) as clock:
-        for doubled in range(MOMENTS):
-            until = await erasure.moment(clock, AHEAD * 2**doubled)
-            for share in every:
-                async with _connected(endpoints, share.service) as conn:
-                    await share.mark(conn, owner, until)
-            if (now := await erasure.moment(clock)) + erasure.LEAD <= until:
-                while now <= until:
-                    await asyncio.sleep((until - now).total_seconds() + 0.001)
-                    now = await erasure.moment(clock)
-                return until
-    raise NotErased("The databases are too slow to tell every service in time. Nothing is erased; run this again.")
 
 
 async def _erase(endpoints: Endpoints, owner: Key, until: datetime, kept: Sequence[Line], gone: list[Line]) -> None:
@@ -175,7 +139,7 @@ async def _erase(endpoints: Endpoints, owner: Key, until: datetime, kept: Sequen
             def told(_kind: str, more: int, task: TaskID = task) -> None:
                 bar.advance(task, more)
 
-            async with _connected(endpoints, share.service) as conn:
+            async with connected(endpoints, share.service) as conn:
                 found = await share.erase(conn, owner, until, told)
             gone += [Line(share.service, kind, rows) for kind, rows in found.items()]
 
@@ -184,7 +148,7 @@ async def _erase_runs(
     endpoints: Endpoints, owner: Key, until: datetime, left: Sequence[Line], gone: list[Line]
 ) -> None:
     for service in sorted({line.service for line in left}):
-        async with _connected(endpoints, service) as conn:
+        async with connected(endpoints, service) as conn:
             found = await erasure.erase(conn, [RUNS], owner, until, lambda kind, more: None)
         gone += [Line(service, kind, rows) for kind, rows in found.items()]
 
@@ -204,27 +168,6 @@ def shares(storage: LocalStorage) -> list[Share]:
         Share("documents", services.documents.erasure.count, services.documents.erasure.mark, documents),
         *(Share(name, module.count, module.mark, module.erase) for name, module in others.items()),
     ]
-
-
-@asynccontextmanager
-async def _connected(endpoints: Endpoints, service: str) -> AsyncIterator[Connection]:
-    """As the owner of the tables; each statement is a transaction of its own. Raises NotErased for whatever
-    goes wrong within.
-    """
-    password = read_secret(endpoints.owner.password_file, "the owner's database password")
-    conninfo = make_conninfo(
-        endpoints.owner.url,
-        dbname=service,
-        password=password,
-        connect_timeout=5,
-        application_name="workbot-erase",
-    )
-    try:
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as conn:
-            yield conn
-    except (psycopg.Error, OSError) as error:
-        what = sentences.told(error)
-        raise NotErased(f"{service}: {what} What is erased by now stays erased; run this again.") from error
 
 
 def _owner(tenant: str, sender: str) -> Key:

@@ -12,6 +12,7 @@ from services.gateway.settings import GatewaySettings
 from services.notifications.settings import NotificationsSettings
 from stack import state
 from stack.layout import Layout
+from stack.services import OWN_VARIABLES
 from stack.settings import StackSettings
 
 KINDS = (StackSettings, DocumentsSettings, GatewaySettings, NotificationsSettings, AnalyticsSettings)
@@ -21,14 +22,23 @@ _PLACES = ("WORKBOT_DATA_DIR", "WORKBOT_CACHE_DIR")
 """Where things are kept is no setting of what runs, and the data directory may be given by an option, too."""
 
 
+_OF_TESTS = {"WORKBOT_TEST_STACK"}
+"""Read by the tests alone, which start stacks."""
+
+
 def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
     """The variables that no part has a setting for, each with the one that is spelt most like it, if any is."""
-    known = {variable for kind in KINDS for variable in variables(kind).values()}
+    known = {variable for kind in KINDS for variable in variables(kind).values()} | _OF_TESTS
     return {
         name: next(iter(difflib.get_close_matches(name, known, 1, cutoff=0.85)), None)
         for name in sorted(environment)
         if name not in known
     }
+
+
+def ignored(environment: Mapping[str, str]) -> list[str]:
+    """The variables that the services do read, but always as the stack sets them."""
+    return sorted(OWN_VARIABLES & environment.keys())
 
 
 def marks(layout: Layout, environment: Mapping[str, str]) -> dict[str, str]:

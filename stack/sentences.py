@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import psycopg
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from messaging.database import is_outage
 from messaging.errors import MessagingError, Outage, reason
@@ -34,7 +34,7 @@ def told(error: Exception) -> str:
                 return f"Postgres: {said}. `workbot migrate` brings roles and databases up to date."
             return f"Postgres: {said}. {_look_at('postgres')}" if is_outage(error) else f"Postgres: {said}."
         case KafkaException():
-            return f"Kafka: {error.args[0].str()}. {_look_at('kafka')}"
+            return f"Kafka: {_of_kafka(error)}. {_look_at('kafka')}"
         case httpx.HTTPError() | httpx.InvalidURL():
             return f"No answer over HTTP: {reason(error)}. `workbot status` shows what is ready."
         case PermissionError():
@@ -50,6 +50,12 @@ def for_folder(text: str, data_dir: Path) -> str:
     if data_dir == DEFAULT_DATA_DIR:
         return text
     return _COMMAND.sub(lambda _: f"`workbot --data-dir {shlex.quote(str(data_dir))} ", text)
+
+
+def _of_kafka(error: KafkaException) -> str:
+    fault = error.args[0] if error.args else None
+    # The client raises some of its own with a text, or with nothing.
+    return fault.str() if isinstance(fault, KafkaError) else reason(error)
 
 
 def _look_at(part: str) -> str:

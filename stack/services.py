@@ -10,6 +10,16 @@ from stack.child import INFRA, Child
 from stack.endpoints import Endpoints
 from stack.layout import Layout
 
+OWN_VARIABLES = frozenset(
+    f"WORKBOT_{name}"
+    for name in (
+        *("HOST", "PORT", "KAFKA_BOOTSTRAP", "REGISTRY_URL", "TOKEN_SECRET_FILE", "STORAGE_DIR", "TABLES_DIR"),
+        *("DATABASE_URL", "DATABASE_PASSWORD_FILE", "PUBLIC_URL", "WORKERS"),
+        *("DOCUMENTS_URL", "NOTIFICATIONS_URL", "ANALYTICS_URL"),
+    )
+)
+"""What the services read and the stack tells them itself: the same given by a person is not used."""
+
 
 def consuming(service: str, parts: Iterable[str]) -> str:
     """Which of these parts of a stack runs the service's consumers: its worker, or its only process."""

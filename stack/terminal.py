@@ -9,17 +9,18 @@ import typer
 from rich.console import Console
 
 from messaging.settings import given_environment
-from stack import control, given, screen, sentences
+from stack import control, given, screen, sentences, services
+from stack.child import INFRA
 from stack.embedded import AlreadyRunning
 from stack.layout import Layout
 from stack.settings import StackSettings
 from stack.status import complaints
 
-_PAPER = 1000
+PAPER = 1000
 """Columns where no terminal has its own: a table takes what it needs, so that no name or figure is cut or folded."""
 
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PAPER)
-err = Console(stderr=True, soft_wrap=True, width=None if sys.stderr.isatty() else _PAPER)
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else PAPER)
+err = Console(stderr=True, soft_wrap=True, width=None if sys.stderr.isatty() else PAPER)
 
 
 class Chosen:
@@ -59,11 +60,26 @@ def _tell_of_running(data_dir: Path) -> None:
         say(str(fault))
 
 
-def warn_of_unknown() -> None:
-    """Name each setting that nothing reads: misspelt, most likely."""
+def warn_of_unused() -> None:
+    """Name each setting that has no effect: nothing reads it (misspelt, most likely), or the stack sets it itself."""
     for name, likely in given.unknown(given_environment()).items():
         meant = f" Is {likely} meant?" if likely else ""
         say(f"{name} is set, and no part of the stack has such a setting.{meant}")
+    for name in given.ignored(given_environment()):
+        port = " The ports are fixed with --port NAME=N." if name == "WORKBOT_PORT" else ""
+        say(f"{name} is set, and not used: the stack sets it for its services itself.{port}")
+
+
+def tell_of_missing(name: str, data_dir: Path) -> None:
+    """Name what a part must wait for before it is ready. Raises NotRunning."""
+    current = control.status(data_dir)
+    parts = {child.name for child in current.children}
+    if name not in parts or name in (*INFRA, "deploy"):
+        return
+    consumes = services.consuming(name.rpartition("-")[0], parts) == name
+    needed = {"postgres", "deploy", "kafka"} if consumes else {"postgres", "deploy"}
+    for complaint in complaints(child for child in current.ill if child.name in needed):
+        say(f"{complaint} {name} is started and waits for that.")
 
 
 def settings_kept(data_dir: Path) -> str:

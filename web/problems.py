@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -171,9 +172,9 @@ def _sentences(found: Sequence[tuple[str, str]]) -> str:
 
 def _of_another_type(request: Request, fault: Mapping[str, Any]) -> bool:
     """Whether it says that a body which does not say of itself that it is JSON is no object."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    as_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-    return not as_json and tuple(fault["loc"]) == ("body",) and fault["type"] != "missing"
+    return (
+        not is_json(media_type(request.headers)) and tuple(fault["loc"]) == ("body",) and fault["type"] != "missing"
+    )
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -204,6 +205,16 @@ def _methods(request: Request) -> list[str]:
         for method in _METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
+
+
+def media_type(headers: Headers) -> str:
+    """What a body says that it is, in lower case and without parameters; empty when it does not say."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Whether such a body is JSON, as the framework sees it."""
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 def only_reads(method: str) -> bool:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import faust
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
-from faust.transport.consumer import Consumer as FaustConsumer
 from faust.types import TP
 
 from messaging.admin import kafka_errors
 from messaging.errors import Outage
+from services.analytics.committing import Committing
 
 ASK_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -117,19 +117,12 @@ class Bounds:
         """As Between.ask."""
         return await self._between.ask(topic, partition, since, until)
 
-    async def passed(self, topic: str, partition: int, since: int, until: int) -> None:
-        """There is nothing to acknowledge at these offsets, the last one excluded: they may be committed over. To be
-        called before the record at the last one is acknowledged.
-
-        Faust sees so itself, but not at the beginning of a partition; and it takes the record behind for a part of
-        the gap, has its offset twice then, and commits no further than to there at a time (0.15.3).
-        """
-        place = TP(topic, partition)
-        await self._consumer._add_gap(place, since, until - 1)
-        self._consumer._gap[place].chop(until, until + 1)
+    def passed(self, topic: str, partition: int, since: int, until: int) -> None:
+        """As Committing.passed."""
+        self._consumer.passed(TP(topic, partition), since, until)
 
     @property
-    def _consumer(self) -> FaustConsumer:
+    def _consumer(self) -> Committing:
         consumer = self._app.consumer
-        assert isinstance(consumer, FaustConsumer)
+        assert isinstance(consumer, Committing)
         return consumer

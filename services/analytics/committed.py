@@ -9,6 +9,8 @@ import aiokafka
 import faust
 from faust.transport.drivers import aiokafka as driver
 
+from services.analytics.committing import Committing
+
 READ_COMMITTED = "read_committed"
 
 
@@ -26,7 +28,7 @@ class Thread(driver.AIOKafkaConsumerThread):
         return consumer
 
 
-class Reader(driver.Consumer):
+class Reader(Committing):
     """Faust's consumer."""
 
     def _new_consumer_thread(self) -> Thread:

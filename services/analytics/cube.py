@@ -1,7 +1,8 @@
 """All counts in memory, the way they are asked for. Made from the table, and kept up with every write to it.
 
 Sums over all senders of a tenant may be long, and the loop has others to serve: `events` adds up in pieces. What is
-counted meanwhile is in its answer or not; each bucket is copied when its turn comes, never the whole.
+counted meanwhile is in its answer or not. Copied in one go, when their turn comes, are the senders of one type in one
+bucket.
 """
 
 import asyncio

@@ -1,15 +1,17 @@
 """Senders who were erased: their counts are taken out of the tables, and what they did before is counted no more.
 
 All of a sender's counts go, for a sum does not say which of it is from before the moment up to which they are erased.
-So they must go before anything from after it is counted. A moment is marked LEAD before it comes: what happened no
+So they must go before anything from after it is counted. The counts are asked for LEAD before the moment comes: what happened no
 later than LEAD after this process last looked cannot be from after a moment that it does not know. Before it counts
 anything later it looks again.
 
 Taking out means going through the whole table. Counting goes on meanwhile: of those whose counts go nothing is
-counted, as what is from before the moment is left out, and what is from after it waits.
+counted, as what is from before the moment is left out, and what is from after it waits. It is noted as done when all
+of it is: whoever is ended before that goes through the table again.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,17 +20,15 @@ import structlog
 from messaging.erasure import LEAD, digest
 from messaging.message import Key
 from services.analytics import counting, store
-from services.analytics.counting import Fact
+from services.analytics.counting import Fact, Value
 from services.analytics.cube import Cube
 from services.analytics.lease import Lease
 from services.analytics.record import Record
+from services.analytics.removing import take_out
 from services.analytics.store import Asked
 from services.analytics.tables import Counts
 
 log = structlog.get_logger(__name__)
-
-AT_ONCE = 500
-"""Keys whose end on Kafka is awaited together."""
 
 
 class Erasing:
@@ -66,7 +66,7 @@ class Erasing:
             await self.run(table)
 
     async def run(self, table: Counts) -> None:
-        """Take out all that was asked for by now, from this disk, from Kafka and from the cube."""
+        """Take out all that was asked for by now, from Kafka, from this disk and from the cube."""
         async with self._taking_out:
             await self._look()
             asked = list(self._going.values())
@@ -74,19 +74,20 @@ class Erasing:
                 return
             async with self.turn:
                 pass
+            log.info("analytics.erases", senders=len(asked))
             keys = await self._take_out(table, {one.owner for one in asked})
             async with self._looking:
                 # Before anything of theirs is counted again: after a crash between, that would be taken out as well.
                 for one in asked:
                     await self._lease.run(partial(store.note_erased, asked=one, keys=keys[one.owner]))
                 self._going = {owner: one for owner, one in self._going.items() if one not in asked}
-            log.info("analytics.erased", senders=len(asked), keys=sum(keys.values()))
+            log.info("analytics.erased", senders=len(asked), keys=keys.total())
 
     async def _look(self) -> None:
         async with self._looking:
             asked, looked_at = await self._lease.run(store.asked_to_erase)
             if asked:
-                # Who asks marks in the same transaction.
+                # Who asks has marked before.
                 await self.load()
             self._going = {one.owner: one for one in asked}
             self._foreseen = looked_at + LEAD.total_seconds()
@@ -95,25 +96,15 @@ class Erasing:
         if not self._going:
             return False
         owner = digest(record.owner)
-        return owner in self._going and record.happened > self._marks[owner]
+        if owner not in self._going:
+            return False
+        # Marks go with time. Without one nothing says what would be left out, so all of theirs waits.
+        mark = self._marks.get(owner)
+        return mark is None or record.happened > mark
 
-    async def _take_out(self, table: Counts, owners: set[bytes]) -> dict[bytes, int]:
-        keys = dict.fromkeys(owners, 0)
-        sent: list[asyncio.Future[object]] = []
-        async for key, _ in table.everything():
+    async def _take_out(self, table: Counts, owners: set[bytes]) -> Counter[bytes]:
+        def whose(key: str, value: Value) -> bytes | None:
             owner = counting.owner(key)
-            if owner is None or (name := digest(owner)) not in keys or (before := table.look(key)) is None:
-                continue
-            sent.append(table.write(key, None))
-            self._cube.apply(key, before, None)
-            keys[name] += 1
-            if len(sent) == AT_ONCE:
-                await on_kafka(sent)
-        await on_kafka(sent)
-        return keys
+            return name if owner is not None and (name := digest(owner)) in owners else None
 
-
-async def on_kafka(sent: "list[asyncio.Future[object]]") -> None:
-    """Wait until Kafka has these writes, and forget them."""
-    await asyncio.gather(*sent)
-    sent.clear()
+        return await take_out(table, self._cube, whose)

@@ -18,6 +18,8 @@ COUNTS = "keys of the tables"
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0
 
+mark = erasure.mark
+
 
 class Pending(MessagingError):
     """Nobody has taken the counts out yet."""
@@ -28,13 +30,12 @@ async def count(conn: Connection, owner: Key, until: datetime | None = None) -> 
     return {}
 
 
-async def mark(conn: Connection, owner: Key, at: datetime) -> None:
-    """Have the counts taken out of what there is at that moment, as the tables' owner: with the mark in one
-    transaction, for the process that counts must not learn of one without the other.
+async def ask(conn: Connection, owner: Key) -> None:
+    """Have the counts taken out, as the tables' owner: within a second they go. For after the mark, for what is from
+    before it must not be counted again; and no later than LEAD before its moment, for who counts does not look for
+    longer than that, and what it counted from after the moment would go as well.
     """
-    async with conn.transaction():
-        await erasure.mark(conn, owner, at)
-        await store.ask_to_erase(conn, erasure.digest(owner))
+    await store.ask_to_erase(conn, erasure.digest(owner))
 
 
 async def erase(conn: Connection, owner: Key, until: datetime, told: Told) -> dict[str, int]:

@@ -37,8 +37,8 @@ class Offsets(Protocol):
     async def between(self, topic: str, partition: int, since: int, until: int) -> int | None:
         """The first record at or behind `since` and before `until`, if there is any."""
 
-    async def passed(self, topic: str, partition: int, since: int, until: int) -> None:
-        """There is none from `since` on and before `until`."""
+    def passed(self, topic: str, partition: int, since: int, until: int) -> None:
+        """Nothing from `since` on and before `until` is given any more: no number of these is acknowledged."""
 
 
 class Gaps:
@@ -56,30 +56,34 @@ class Gaps:
     async def watch(self, place: Place) -> None:
         """Raises JumpedOver, and what asking Kafka raises."""
         partition = place.topic, place.partition
-        expected = self._next.get(partition)
-        if expected is None and place.offset:
+        since = expected = self._next.get(partition)
+        if since is None and place.offset:
+            since = await self._offsets.committed(*partition)
             last = self._look(progress(*partition))
-            expected = await self._offsets.committed(*partition) if last is None else int(last["o"]) + 1
+            expected = since if last is None else int(last["o"]) + 1
         if expected is not None and place.offset > expected:
             await self._explain(place, expected)
+        if since is not None and place.offset > since:
+            # Also what was settled before, committed by nobody, and has gone from Kafka since.
+            self._offsets.passed(*partition, since, place.offset)
         self._next[partition] = place.offset + 1
 
     async def _explain(self, place: Place, expected: int) -> None:
         topic, partition, offset = place
+        lost = await self._offsets.between(topic, partition, expected, offset)
+        if lost is not None:
+            raise JumpedOver(
+                f"{topic}/{partition} went from {expected - 1} to {offset}, though there is an event at {lost}."
+                f" Nothing was committed over it: the next start reads on from {expected}."
+            )
+        # Asked last: what retention deletes between the two questions has been deleted, and was not empty.
         kept = min(max(await self._offsets.first(topic, partition), expected), offset)
         if kept < offset:
-            lost = await self._offsets.between(topic, partition, kept, offset)
-            if lost is not None:
-                raise JumpedOver(
-                    f"{topic}/{partition} went from {expected - 1} to {offset}, though there is an event at {lost}."
-                    f" Nothing was committed over it: the next start reads on from {expected}."
-                )
             telemetry.OFFSETS_EMPTY.labels(topic).inc(offset - kept)
             log.info("analytics.offsets_empty", topic=topic, partition=partition, since=kept, until=offset)
         if expected < kept:
             telemetry.EVENTS_EXPIRED.labels(topic).inc(kept - expected)
             log.error("analytics.expired", topic=topic, partition=partition, events=kept - expected)
-        await self._offsets.passed(topic, partition, expected, offset)
 
 
 def resume_at(last: int, committed: int, first: int) -> int:

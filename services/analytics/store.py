@@ -86,9 +86,11 @@ async def asked_to_erase(conn: Connection) -> tuple[list[Asked], float]:
     """All whose counts are to go and have not yet; and a time (Unix, seconds) by which all of these were asked for:
     who is not among them is asked for later.
     """
-    # The statement's time is from before it looks; the clock's would be from after.
+    # now() is when the transaction began, which is this statement's own under autocommit: never after it looks.
+    # statement_timestamp() may be: a prepared statement's snapshot is taken when it is bound, and its time when it
+    # is executed.
     cursor = await conn.execute(
-        "select extract(epoch from statement_timestamp())::double precision, owner, asked_at"
+        "select extract(epoch from now())::double precision, owner, asked_at"
         " from (values (1)) as once left join count_erasures on done_at is null"
     )
     rows = await cursor.fetchall()

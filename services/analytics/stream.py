@@ -8,7 +8,6 @@ Faust goes on with the same loop through a rebalance, and gives what is not ackn
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +16,8 @@ import psycopg
 import structlog
 
 from messaging import retry, telemetry
-from messaging.breaker import Fuse
 from messaging.codec import Codec
-from messaging.errors import LostAttempts, MessagingError, Undecodable, UnknownEvent
-from messaging.judge import FUSE
+from messaging.errors import LostAttempts, MessagingError, NotRetryable, Undecodable
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
 from messaging.runs import classify
@@ -29,6 +26,7 @@ from services.analytics.counting import Fact, Keep, Outcome, Place, Tally
 from services.analytics.cube import Cube
 from services.analytics.erasing import Erasing
 from services.analytics.gaps import Gaps
+from services.analytics.holding import Holding
 from services.analytics.letters import Letters
 from services.analytics.record import NOBODY, Record
 from services.analytics.tables import Counts
@@ -46,7 +44,6 @@ _METERS = {
     Outcome.REPEATED: telemetry.EVENTS_REPEATED,
     Outcome.TOO_OLD: telemetry.EVENTS_TOO_OLD,
 }
-_EXEMPT = (Undecodable, UnknownEvent, LostAttempts)
 
 
 class Counting:
@@ -69,8 +66,7 @@ class Counting:
             for topic in (subscription.topic, subscription.retry_topic)
         }
         self._homes = {sub.retry_topic: sub.topic for sub in subscriptions}
-        self._held: dict[str, str] = {}
-        self._fuses = {sub.name: Fuse(sub.dead_letter_share) for sub in subscriptions}
+        self._holding = Holding(subscriptions)
         self._codec = codec
         self._readers = readers
         self._tries = tries
@@ -78,7 +74,6 @@ class Counting:
         self._letters = Letters(tries, producer)
         self._cube = cube
         self._keep = keep
-        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
 
     def open(self, table: Counts, gaps: Gaps) -> None:
         """Count into this table from now on."""
@@ -167,41 +162,31 @@ class Counting:
             except Exception as fault:
                 error = classify(fault)
             else:
-                self._fuses[sub.name].passed()
-                self._release(sub)
+                self._holding.passed(sub)
                 _METERS[outcome].labels(sub.name).inc()
                 return
             tries = self._tries.of(record.place).tries
-            decision = self._decide(record, sub, error, tries)
+            decision = self._holding.decide(record, sub, error, tries)
             match decision:
                 case retry.SetAside(reason=reason, message=message):
                     await self._letters.set_aside(record, sub, reason, message, tries)
                     tally.settled(record.place)
-                    if self._held.get(sub.name) != FUSE:
-                        self._release(sub)
+                    self._holding.set_aside(sub)
                     return
                 case retry.RetryIn(seconds=seconds):
                     telemetry.RETRIES.labels(sub.name, type(error).__name__).inc()
                     await self._tries.note(record.place, retry.EXHAUSTED, retry.describe(error))
                 case retry.Pause(resource=resource, longest=longest):
                     log.warning("analytics.paused", resource=resource, error=str(error))
-                    self._hold(sub, resource)
+                    self._holding.hold(sub, resource)
                     await self._tries.give_back([record.place])
                     seconds, pause = pause, min(longest, pause * 2)
                 case retry.Wait(seconds=seconds) | retry.Later(seconds=seconds):
-                    self._hold(sub, "asked to wait")
+                    self._holding.hold(sub, "asked to wait")
                     await self._tries.give_back([record.place])
             await self._write(tally)
             await asyncio.sleep(seconds)
             await self._tries.begin([record.place])
-
-    def _hold(self, sub: Subscription, resource: str) -> None:
-        self._held[sub.name] = resource
-        telemetry.CONSUMER_PAUSED.labels(sub.name).set(1)
-
-    def _release(self, sub: Subscription) -> None:
-        if self._held.pop(sub.name, None) is not None:
-            telemetry.CONSUMER_PAUSED.labels(sub.name).set(0)
 
     async def _read(self, record: Record) -> Fact:
         if record.owner is NOBODY:
@@ -209,17 +194,11 @@ class Counting:
         event = self._codec.decode_known(record.headers, record.value, self._readers)
         if event is None:
             event = await self._codec.decode(record.headers, record.value, self._readers)
-        return counting.fact(event, record.happened)
-
-    def _decide(self, record: Record, sub: Subscription, error: MessagingError, tries: int) -> retry.Decision:
-        decision = retry.decide(error, tries, sub.backoff, self._rng)
-        if isinstance(decision, retry.SetAside) and not isinstance(error, _EXEMPT):
-            fuse, now = self._fuses[sub.name], time.monotonic()
-            if fuse.holds(decision.reason, record.owner, str(record.place), now):
-                place = "/".join(map(str, record.place))
-                log.error("fuse.blown", consumer=sub.name, reason=decision.reason, job=place, error=decision.message)
-                return retry.Pause(FUSE)
-        return decision
+        fact = counting.fact(event, record.happened)
+        # Else counts would be kept under a name that the record is not erased, and not held back, by.
+        if (fact.tenant, fact.sender) != record.owner:
+            raise NotRetryable("The event says it is another sender's than the record's key does.", "other_owner")
+        return fact
 
     def _spent(self, record: Record) -> bool:
         begun, attempts = self._tries.of(record.place), self._of_topic[record.place.topic].backoff.attempts

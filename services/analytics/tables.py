@@ -26,7 +26,7 @@ Recovered = Callable[[], Awaitable[None]]
 
 
 class Counts(faust.Table[str, Value]):
-    """A table whose keys say which partition they belong to (`counting.Name`). `writes` counts `write`."""
+    """A table whose keys say which partition they belong to (`counting.Name`). `writes` counts what changes here."""
 
     writes = 0
 
@@ -38,16 +38,25 @@ class Counts(faust.Table[str, Value]):
 
     def write(self, key: str, value: Value | None) -> "asyncio.Future[Any]":
         """Set a key, or remove it (None), on this disk at once; done when the changelog has it on Kafka."""
-        self.writes += 1
         with _at(key) as partition:
-            if value is None:
-                self.data.pop(key, None)
-                # Also for a key that is not here: Kafka may still have it.
-                sent = self.send_changelog(partition, key, None, value_serializer="raw")
-            else:
+            if value is not None:
+                self.writes += 1
                 self.data[key] = value
-                sent = self.send_changelog(partition, key, value)
-        return sent
+                return self.send_changelog(partition, key, value)
+        self.drop(key)
+        # Also for a key that is not here: Kafka may still have it.
+        return self.end(key)
+
+    def end(self, key: str) -> "asyncio.Future[Any]":
+        """Remove a key from Kafka, and leave it on this disk; done when the changelog has its tombstone."""
+        with _at(key) as partition:
+            return self.send_changelog(partition, key, None, value_serializer="raw")
+
+    def drop(self, key: str) -> None:
+        """Remove a key from this disk at once, and leave it on Kafka."""
+        self.writes += 1
+        with _at(key):
+            self.data.pop(key, None)
 
     async def everything(self) -> AsyncIterator[tuple[str, Value]]:
         """All keys with their values, from this disk, in pieces: what changes meanwhile may be seen or not."""

@@ -1,14 +1,13 @@
-"""Buckets past their time go from this disk, from Kafka and from the cube."""
+"""Buckets past their time go from Kafka, from this disk and from the cube."""
 
-import asyncio
 import time
 
 import structlog
 
 from services.analytics import counting
-from services.analytics.counting import Keep
+from services.analytics.counting import Keep, Value
 from services.analytics.cube import Cube
-from services.analytics.erasing import AT_ONCE, on_kafka
+from services.analytics.removing import take_out
 from services.analytics.tables import Counts
 
 log = structlog.get_logger(__name__)
@@ -16,15 +15,11 @@ log = structlog.get_logger(__name__)
 
 async def tidy(table: Counts, cube: Cube, keep: Keep) -> None:
     """Take them all out; returns when Kafka knows."""
-    now, dropped = time.time(), 0
-    sent: list[asyncio.Future[object]] = []
-    async for key, value in table.everything():
-        if counting.outdated(key, value, now, keep) and (before := table.look(key)) is not None:
-            sent.append(table.write(key, None))
-            cube.apply(key, before, None)
-            dropped += 1
-            if len(sent) == AT_ONCE:
-                await on_kafka(sent)
-    await on_kafka(sent)
+    now = time.time()
+
+    def outdated(key: str, value: Value) -> bool | None:
+        return counting.outdated(key, value, now, keep) or None
+
+    dropped = await take_out(table, cube, outdated)
     if dropped:
-        log.info("analytics.tidied", keys=dropped)
+        log.info("analytics.tidied", keys=dropped.total())

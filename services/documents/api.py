@@ -15,7 +15,7 @@ from services.documents.records import Stored
 from services.documents.settings import DocumentsSettings
 from web import idempotency
 from web.openapi import answers
-from web.problems import Problem, id_of, not_found
+from web.problems import BadInput, Problem, id_of, is_json, media_type, not_found
 from web.tokens import Bearer, Identity, require
 
 MAY_SUBMIT = frozenset({"sender", "reviewer", "agent", "admin"})
@@ -110,8 +110,7 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     )
     async def submit(request: Request, who: caller) -> JSONResponse:
         require(who, MAY_SUBMIT)
-        key = idempotency.parse(request.headers)
-        return _accepted(await _take(request, intake, who, key, settings))
+        return _accepted(await _take(request, intake, who, settings))
 
     @routes.get(PATH + "/{document_id}", response_model=DocumentView, summary="One document")
     async def get(document_id: str, who: caller) -> DocumentView:
@@ -146,29 +145,32 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     return routes
 
 
-async def _take(
-    request: Request, intake: Intake, who: Identity, key: str | None, settings: DocumentsSettings
-) -> Receipt:
+async def _take(request: Request, intake: Intake, who: Identity, settings: DocumentsSettings) -> Receipt:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(415, "unknown-encoding", "Send the body as it is, not compressed.", field="Content-Encoding")
-    declared = request.headers.get("content-type", "")
-    kind = declared.partition(";")[0].strip().lower()
+    kind = media_type(request.headers)
     length = int(request.headers.get("content-length", "-1"))
-    if length == 0:
-        raise submissions.empty_body()
-    if kind == "multipart/form-data":
+    bad = BadInput()
+    key: str | None = None
+    with bad:
+        key = idempotency.parse(request.headers)
+    if kind == "multipart/form-data" and length != 0:
+        # Not read for a key that is refused: it may be long.
+        bad.tell()
+        declared = request.headers["content-type"]
         return await intake.file(who, key, request.stream(), declared, length if length > 0 else None)
     body = await _read(request, length, settings.max_text_bytes)
-    if not body:
-        raise submissions.empty_body()
-    if kind != "application/json":
+    if body and not is_json(kind):
         detail = f"A body of this type cannot be taken. Send {submissions.WAYS}."
         raise Problem(415, "unknown-type", detail, field="Content-Type")
-    match submissions.parse_json(body, settings.fetch_allow):
-        case submissions.Text() as text:
-            return await intake.text(who, key, text)
-        case submissions.Link() as link:
-            return await intake.link(who, key, link)
+    handed: submissions.Text | submissions.Link | None = None
+    with bad:
+        handed = submissions.parse_json(body, settings.fetch_allow)
+    bad.tell()
+    assert handed is not None
+    if isinstance(handed, submissions.Link):
+        return await intake.link(who, key, handed)
+    return await intake.text(who, key, handed)
 
 
 async def _read(request: Request, length: int, limit: int) -> bytes:

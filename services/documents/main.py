@@ -13,7 +13,7 @@ async def start_api(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
     """Takes documents in and shows them."""
     base = await parts.open_base(stack, settings, "documents-api", autocommit=True)
     await stack.enter_async_context(process.serve(parts.make_api_face(settings, base, _bearer(settings)), settings))
-    await parts.prepare(base)
+    await parts.prepare(stack, base)
 
 
 async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> None:
@@ -24,7 +24,7 @@ async def start_worker(stack: AsyncExitStack, settings: DocumentsSettings) -> No
     consumer = await parts.make_consumer(stack, settings, base)
     face = parts.make_worker_face(base, relay, timers, consumer, _bearer(settings))
     await stack.enter_async_context(process.serve(face, settings))
-    await parts.prepare(base)
+    await parts.prepare(stack, base)
     await parts.open_consumer(stack, settings, consumer)
 
 

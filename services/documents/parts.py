@@ -6,11 +6,10 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from messaging import admin, migrate
+from messaging import admin, migrate, schemaids
 from messaging.codec import Codec
 from messaging.consumer import FairConsumer, Limits
 from messaging.database import Pool, conninfo, make_pool
-from messaging.learnt import Learnt
 from messaging.patience import waited_out
 from messaging.presence import Presence
 from messaging.producer import ConfirmedProducer
@@ -75,9 +74,9 @@ async def open_base(stack: AsyncExitStack, settings: DocumentsSettings, name: st
     return Base(pool, codec, storage)
 
 
-async def prepare(base: Base) -> None:
+async def prepare(stack: AsyncExitStack, base: Base) -> None:
     """Learn the ids of all we write, without which nothing is taken in. A registry that is away is waited for."""
-    await waited_out("learn schema ids", lambda: base.codec.prepare(WRITES, Learnt(base.pool)))
+    await schemaids.learn(stack, base.codec, WRITES, base.pool)
 
 
 def make_api_face(settings: DocumentsSettings, base: Base, bearer: Bearer) -> FastAPI:

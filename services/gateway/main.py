@@ -21,7 +21,7 @@ async def start_api(stack: AsyncExitStack, settings: GatewaySettings) -> None:
     await stack.enter_async_context(process.serve(face, settings))
     for forwarding in forwardings.values():
         stack.callback(forwarding.close)
-    await parts.prepare(codec, pool)
+    await parts.prepare(stack, codec, pool)
 
 
 async def start_worker(stack: AsyncExitStack, settings: GatewaySettings) -> None:

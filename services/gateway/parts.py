@@ -7,11 +7,10 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from messaging import admin, migrate
+from messaging import admin, migrate, schemaids
 from messaging.codec import Codec
 from messaging.database import Pool, conninfo, make_pool
 from messaging.lag import Lag
-from messaging.learnt import Learnt
 from messaging.patience import waited_out
 from messaging.policy import Subscription
 from messaging.producer import ConfirmedProducer
@@ -72,9 +71,9 @@ def make_codec(stack: AsyncExitStack, settings: GatewaySettings) -> Codec:
     return codec
 
 
-async def prepare(codec: Codec, pool: Pool) -> None:
-    """Learn the ids of all we write; from then on nothing here asks the registry. One that is away is waited for."""
-    await waited_out("learn schema ids", lambda: codec.prepare(WRITES, Learnt(pool)))
+async def prepare(stack: AsyncExitStack, codec: Codec, pool: Pool) -> None:
+    """Learn the ids of all we write; from then on no request asks the registry. One that is away is waited for."""
+    await schemaids.learn(stack, codec, WRITES, pool)
 
 
 def open_upstreams(stack: AsyncExitStack, settings: GatewaySettings) -> dict[str, Upstream]:

@@ -22,5 +22,5 @@ async def erase(conn: Connection, owner: Key, until: datetime, told: Told) -> di
 
     An event that is read afterwards and happened before tells nobody. A delivery under way is not called back.
     """
-    await erasure.await_writers(conn)
+    await erasure.await_writers(conn, ("outbox", "subscriptions"))
     return await erasure.erase(conn, HELD, owner, until, told)

@@ -21,7 +21,7 @@ async def start_api(stack: AsyncExitStack, settings: NotificationsSettings) -> N
     face = parts.make_api_face(settings, base, feed, relay, timers, consumers, bearer)
     await stack.enter_async_context(process.serve(face, settings))
     stack.callback(feed.close)
-    await parts.prepare(base)
+    await parts.prepare(stack, base)
     await parts.open_consumers(stack, settings, consumers)
 
 

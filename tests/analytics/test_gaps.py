@@ -29,9 +29,10 @@ class Kafka:
         return self.committed_at
 
     async def between(self, topic: str, partition: int, since: int, until: int) -> int | None:
-        return min((offset for offset in self.records if since <= offset < until), default=None)
+        there = max(since, self.begins)
+        return min((offset for offset in self.records if there <= offset < until), default=None)
 
-    async def passed(self, topic: str, partition: int, since: int, until: int) -> None:
+    def passed(self, topic: str, partition: int, since: int, until: int) -> None:
         self.passed_over.append((since, until))
 
 
@@ -44,6 +45,10 @@ def gaps(
 def watching(kafka: Kafka, settled: int | None = None) -> Gaps:
     table: dict[str, Value] = {} if settled is None else {progress(TOPIC, 0): {"o": settled}}
     return Gaps(table.get, kafka)
+
+
+def counted(metric: Any) -> float:
+    return float(metric.labels(TOPIC)._value.get())
 
 
 async def watch(watched: Gaps, *offsets: int) -> None:
@@ -83,20 +88,35 @@ async def test_what_kafka_has_deleted_is_no_jump() -> None:
 
 async def test_what_nobody_is_given_is_passed_over_and_counted() -> None:
     """The mark of a transaction, and one that took three events back."""
-
-    def counted(metric: Any) -> float:
-        return float(metric.labels(TOPIC)._value.get())
-
     empty, expired = counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)
     kafka = Kafka(records=frozenset({0, 2, 7, 8}))
     await watch(watching(kafka), 0, 2, 7, 8)
     assert kafka.passed_over == [(1, 2), (3, 7)]
     assert counted(telemetry.OFFSETS_EMPTY) == empty + 5
     # The first of these has gone by its time; of those that are left none holds a record.
-    later = Kafka(begins=11, records=frozenset({10, 13}))
+    later = Kafka(committed_at=10, begins=11, records=frozenset({10, 13}))
     await watch(watching(later, settled=9), 13)
     assert later.passed_over == [(10, 13)]
     assert (counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)) == (empty + 7, expired + 1)
+
+
+async def test_what_was_settled_and_not_committed_is_passed_over_as_well() -> None:
+    """Its process was killed before it committed, and Kafka has deleted it since."""
+    kafka = Kafka(committed_at=5, begins=10)
+    await watch(watching(kafka, settled=9), 10, 11)
+    assert kafka.passed_over == [(5, 10)]
+
+
+async def test_what_is_deleted_between_two_questions_is_told_as_deleted() -> None:
+    @dataclass
+    class Ageing(Kafka):
+        async def between(self, topic: str, partition: int, since: int, until: int) -> int | None:
+            self.begins = 15
+            return await super().between(topic, partition, since, until)
+
+    empty, expired = counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)
+    await watch(watching(Ageing(), settled=9), 15)
+    assert (counted(telemetry.OFFSETS_EMPTY), counted(telemetry.EVENTS_EXPIRED)) == (empty, expired + 5)
 
 
 async def test_one_event_among_what_nobody_is_given_is_missed() -> None:

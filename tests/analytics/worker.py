@@ -1,21 +1,27 @@
 """The analytics process under test: `python -m tests.analytics.worker api <topics.toml> <group>`.
 
 The real service, on topics and in a group of the test's own. What a sender's name says is done when their event is
-counted: one that begins with "poison" raises, one that begins with "killer" ends the process as kill -9 does.
+counted: one that begins with "poison" raises, one that begins with "killer" ends the process as kill -9 does. While
+there is a file HOLD beside the topics', nobody gets on with going through the table.
 """
 
+import asyncio
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from messaging import process
 from schemas import topics
-from services.analytics import app, counting, engine, lease, main, parts
+from services.analytics import app, counting, engine, lease, main, parts, tables
+
+HOLD = "hold-walks"
 
 _fact = counting.fact
+_everything = tables.Counts.everything
 _slow: list[str] = []
 
 
@@ -32,10 +38,18 @@ def fact(event: Any, at: float) -> counting.Fact:
     return _fact(event, at)
 
 
+async def everything(self: tables.Counts) -> AsyncIterator[tuple[str, counting.Value]]:
+    async for each in _everything(self):
+        while (file.parent / HOLD).exists():
+            await asyncio.sleep(0.05)
+        yield each
+
+
 if __name__ == "__main__":
     file, parts.GROUP = Path(sys.argv[2]), sys.argv[3]
     del sys.argv[2:]
     counting.fact, engine.TIDY_SECONDS = fact, 0.5
+    tables.Counts.everything = everything  # type: ignore[method-assign]
     lease.REGAIN_SECONDS = 2.0
     app.SESSION_SECONDS = 6.0  # the least that brokers take: a replay waits for its end
     listed = topics.load(file)

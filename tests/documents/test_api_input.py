@@ -186,6 +186,27 @@ def test_bad_idempotency_keys(sender: httpx.Client, key: bytes) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
+def test_a_bad_key_is_told_of_with_what_is_wrong_in_the_body(sender: httpx.Client) -> None:
+    headers = {"Idempotency-Key": "x" * 256}
+    answer = sender.post(PATH, json={"a": 1, "text": " "}, headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:workbot:problem:bad-input")
+    assert [error["field"] for error in answer.json()["errors"]] == ["Idempotency-Key", "a", "text"]
+    nothing = sender.post(PATH, content=b"", headers={**headers, "Content-Type": "application/json"})
+    assert [error["field"] for error in nothing.json()["errors"]] == ["Idempotency-Key", "body"]
+    # A file is not read for it.
+    answer = sender.post(PATH, files={"file": ("a.txt", b"")}, headers=headers)
+    assert_problem(answer, 422, "bad-idempotency-key", "Idempotency-Key")
+
+
+@pytest.mark.parametrize("kind", ["application/vnd.acme.order+json", "Application/Problem+JSON; charset=utf-8"])
+def test_json_by_another_name_is_json(sender: httpx.Client, kind: str) -> None:
+    answer = sender.post(PATH, content=b'{"text": "hello"}', headers={"Content-Type": kind})
+    assert answer.status_code == 202
+    answer = sender.post(PATH, content=b'{"text": " "}', headers={"Content-Type": kind})
+    assert_problem(answer, 422, "empty", "text")
+
+
+@pytest.mark.usefixtures("untouched")
 def test_a_file_above_the_limit_is_refused_as_soon_as_its_size_is_declared(sender: httpx.Client) -> None:
     body = assert_problem(sender.post(PATH, files={"file": ("a.txt", b"a" * 1_100_000)}), 413, "too-large", "file")
     assert "1000000 bytes" in str(body["detail"])

@@ -1,6 +1,7 @@
 """What the command prints and how it ends, with a stand-in for the run itself."""
 
 import asyncio
+import errno
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,3 +139,8 @@ def test_what_stops_a_run_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch,
     assert ended.exit_code == 2
     remedy = " `workbot status` shows how kafka is, `workbot start kafka` starts it."
     assert ended.stderr.strip() == "It does not read." + (remedy if isinstance(fault, Outage) else "")
+
+
+def test_it_ends_without_a_word_when_nobody_reads_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = invoke(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert (ended.exit_code, ended.output) == (1, "")

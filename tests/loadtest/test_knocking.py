@@ -43,3 +43,11 @@ async def test_an_address_where_nobody_answers_is_named(tmp_path: Path, api: str
 async def test_a_part_that_is_not_ready_comes_first(tmp_path: Path) -> None:
     with pytest.raises(PartsNotReady, match="the worker is ill"):
         await perform(Untouched(tmp_path, PartsNotReady("the worker is ill")), tmp_path)
+
+
+@pytest.mark.parametrize("api", ["https://127.0.0.1:9", "HTTPS://example.com"])
+async def test_an_address_that_the_probe_cannot_ask_is_refused_before_anything_is_touched(
+    tmp_path: Path, api: str
+) -> None:
+    with pytest.raises(NotReading, match=f"^{api} cannot be timed: the probe speaks plain HTTP"):
+        await perform(Untouched(tmp_path), tmp_path, api)

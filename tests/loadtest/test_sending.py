@@ -1,12 +1,14 @@
 """Driver and probe against a stand-in for the documents API, over real HTTP."""
 
 import asyncio
+import signal
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +17,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from loadtest.drive import Driver
-from loadtest.probe import Orders, Probe
+from loadtest.probe import Measured, Orders, Probe, measure
 from loadtest.records import Sent
 from loadtest.scenario import Scenario
 from messaging.errors import Outage
@@ -27,11 +29,13 @@ SCENARIO = Scenario(senders=("noisy", "ana", "ben"), counts=(12, 4, 4), broken=4
 
 @dataclass
 class StandIn:
-    """Accepts documents, one per Idempotency-Key, after `delay`; a key's first `refusals` POSTs get 503."""
+    """Accepts documents, one per Idempotency-Key, after `delay`; a key's first `refusals` POSTs get 503, the very
+    first `failures` POSTs 500."""
 
     url: str = ""
     delay: float = 0.0
     refusals: int = 0
+    failures: int = 0
     status: int = 202
     posts: list[tuple[float, str, str, str]] = field(default_factory=list)
     bodies: dict[str, bytes] = field(default_factory=dict)
@@ -46,6 +50,8 @@ class StandIn:
         assert request.client is not None
         self.connections.add((request.client.host, request.client.port))
         await asyncio.sleep(self.delay)
+        if len(self.posts) <= self.failures:
+            return JSONResponse({"title": "broken"}, 500)
         if Counter(post[3] for post in self.posts)[key] <= self.refusals:
             return JSONResponse({"title": "full"}, 503, {"Retry-After": "0"})
         return JSONResponse({"id": f"id-of-{key}"}, self.status)
@@ -151,7 +157,48 @@ async def test_the_probe_counts_answers_that_are_not_as_expected(api: StandIn) -
     while len(api.posts) < 3:
         await asyncio.sleep(0.01)
     measured = await probe.stop()
-    assert measured.errors == len(measured.milliseconds) >= 2
+    assert measured.errors == len(api.posts) == len(measured.milliseconds) + 1 >= 3
+
+
+async def test_what_fails_while_the_probe_warms_up_counts_too(api: StandIn) -> None:
+    api.failures = 1
+    token = tokens.issue(SECRET, "probe", "load-run-probe", ["sender"], 60)
+    probe = await Probe.start(Orders(api.url, token, (("a", "first"), ("b", "second"))))
+    while len(api.posts) < 5:
+        await asyncio.sleep(0.01)
+    measured = await probe.stop()
+    assert measured.errors == 1
+    assert len(measured.milliseconds) == len(api.posts) - 2, "its time is not taken"
+
+
+async def test_a_probe_whose_start_is_broken_off_is_ended(api: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def noted(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        begun.append(await create(*command, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    api.delay = 5.0
+    token = tokens.issue(SECRET, "probe", "load-run-probe", ["sender"], 60)
+    starting = asyncio.ensure_future(Probe.start(Orders(api.url, token, (("a", "text"),))))
+    while not api.posts:
+        await asyncio.sleep(0.01)
+    assert begun[0].returncode is None
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert begun[0].returncode == -signal.SIGKILL
+
+
+def test_a_probe_that_is_told_to_stop_while_it_warms_up_stops(api: StandIn) -> None:
+    stop = threading.Event()
+    stop.set()
+    orders = Orders(api.url, "sesame", (("a", "first"), ("b", "second")))
+    measured = measure(orders, stop, lambda: pytest.fail("it is not warm"))
+    assert measured == Measured((), 0)
+    assert api.posts == []
 
 
 async def test_a_probe_that_cannot_measure_says_so() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from messaging import lag as lags
 from messaging.admin import admin_client, delete_records
@@ -87,6 +89,23 @@ async def test_an_outage_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lag = Lag("127.0.0.1:1", "test")
     with pytest.raises(Outage, match=r"^Kafka did not answer when asked how far its groups are\.$"):
         await lag.of({"one": [("jobs", 0)]})
+    await lag.close()
+
+
+async def test_a_client_that_failed_ends_in_a_thread_and_never_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[threading.Thread] = []
+
+    class Client(AdminClient):
+        def __del__(self) -> None:
+            ended.append(threading.current_thread())
+
+    monkeypatch.setattr(lags, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(lags, "AdminClient", Client)
+    lag = Lag("127.0.0.1:1", "test")
+    with pytest.raises(Outage):
+        await lag.of({"one": [("jobs", 0)]})
+    assert len(ended) == 1
+    assert ended[0] is not threading.current_thread()
     await lag.close()
 
 

@@ -1,19 +1,24 @@
 """Schema ids that are kept: used only while the registry is away, and only for the very schema they stand for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
+from structlog.testing import capture_logs
 
+from messaging import schemaids
 from messaging.codec import Codec, Contract
 from messaging.database import Pool
 from messaging.errors import Misconfigured, Outage
 from messaging.learnt import Learnt, Name, name
+from messaging.message import TYPE, VERSION
 from messaging.registry import Registry, Schema
 from tests.fixtures.outbox import Service, migrated
 from tests.fixtures.stack import Database
+from tests.messaging.harness import until
 from tests.messaging.test_codec import CONTRACTS, ORDER, PLACED, SENT, OrderPlaced, OrderSent
 
 WRITES = [OrderPlaced, OrderSent]
@@ -50,12 +55,17 @@ def service(database: Database) -> Iterator[Service]:
 
 
 @pytest.fixture
-async def learnt(service: Service) -> AsyncIterator[Learnt]:
+async def pool(service: Service) -> AsyncIterator[Pool]:
     """As a service has it: by its own role."""
     pool: Pool = AsyncConnectionPool(service.conninfo, min_size=1, max_size=4, open=False)
     await pool.open()
-    yield Learnt(pool)
+    yield pool
     await pool.close()
+
+
+@pytest.fixture
+def learnt(pool: Pool) -> Learnt:
+    return Learnt(pool)
 
 
 def made(registry: Registry, sent: Schema = SENT) -> Codec:
@@ -131,6 +141,70 @@ async def test_a_registry_that_answers_is_believed_over_what_is_kept(learnt: Lea
     refusing.refuses = True
     with pytest.raises(Misconfigured):
         await made(refusing).prepare(WRITES, learnt)
+
+
+async def started_on_kept_ids(registry: Front, pool: Pool, stack: AsyncExitStack) -> Codec:
+    """A process that came up while the registry was away."""
+    registry.away = True
+    codec = made(registry)
+    await schemaids.learn(stack, codec, WRITES, pool)
+    return codec
+
+
+async def test_kept_ids_that_a_restored_registry_no_longer_means_are_put_right(learnt: Learnt, pool: Pool) -> None:
+    await made(Front(first=1)).prepare(WRITES, learnt)
+    restored = Front(first=101)
+    async with AsyncExitStack() as stack:
+        with capture_logs() as lines:
+            codec = await started_on_kept_ids(restored, pool, stack)
+            before = codec.encode(ORDER)
+            assert schema_id(before) == 1
+            await until(lambda: has(lines, "start.waits"), 30, "the registry is asked again")
+            # It is back, and the deploy step has not run on it yet: that is waited for, too.
+            restored.refuses, restored.away = True, False
+            await until(lambda: has(lines, "start.waits", "does not have this version"), 30, "a refusal is no end")
+            restored.refuses = False
+            await until(lambda: has(lines, "start.goes_on"), 30, "the registry has answered")
+    assert [schema_id(codec.encode(event)) for event in (ORDER, OrderSent(id="o-1"))] == [101, 102]
+    # What it has written meanwhile is read as it was written.
+    named = {TYPE: OrderPlaced.TYPE.encode(), VERSION: str(OrderPlaced.MAJOR).encode()}
+    assert codec.decode_known(named, before, WRITES) == ORDER
+    wrong = [line for line in lines if line["event"] == "codec.kept_id_was_wrong"]
+    assert [(line["log_level"], line["kept"], line["registry"]) for line in wrong] == [
+        ("error", 1, 101),
+        ("error", 2, 102),
+    ]
+    restored.away = True
+    codec = made(restored)
+    assert not await codec.prepare(WRITES, learnt)
+    assert schema_id(codec.encode(ORDER)) == 101
+
+
+async def test_kept_ids_that_still_hold_are_checked_once_and_quietly(learnt: Learnt, pool: Pool) -> None:
+    registry = Front(first=1)
+    await made(registry).prepare(WRITES, learnt)
+    async with AsyncExitStack() as stack:
+        with capture_logs() as lines:
+            codec = await started_on_kept_ids(registry, pool, stack)
+            await until(lambda: has(lines, "start.waits"), 30, "the registry is asked again")
+            registry.away = False
+            await until(lambda: has(lines, "start.goes_on"), 30, "the registry has answered")
+    assert schema_id(codec.encode(ORDER)) == 1
+    assert not has(lines, "codec.kept_id_was_wrong")
+
+
+async def test_a_process_that_ends_while_the_registry_is_away_stops_asking(learnt: Learnt, pool: Pool) -> None:
+    registry = Front(first=1)
+    await made(registry).prepare(WRITES, learnt)
+    before = asyncio.all_tasks()
+    async with AsyncExitStack() as stack:
+        await started_on_kept_ids(registry, pool, stack)
+        await until(lambda: len(asyncio.all_tasks() - before) == 1, 30, "it is asked in the background")
+    assert asyncio.all_tasks() == before
+
+
+def has(lines: Sequence[Mapping[str, object]], event: str, error: str = "") -> bool:
+    return any(line["event"] == event and error in str(line.get("error", "")) for line in lines)
 
 
 async def test_many_learn_at_once(learnt: Learnt) -> None:

@@ -269,3 +269,13 @@ async def test_a_write_costs_what_it_did_after_many_rows(service: Service) -> No
     before = cost()
     fill(service, "t", 50_000)
     assert cost() < 3 * before + 0.001
+
+
+def test_a_statement_that_does_not_name_its_time_once_is_refused() -> None:
+    """Where it is imported: rows and events with different times would go unnoticed."""
+    for insert in (outbox.INSERT, outbox.INSERT_ONE):
+        assert "clock_timestamp()" in insert
+        assert outbox.stamped(insert, "now()") == insert.replace("clock_timestamp()", "now()")
+    for reworded in ("INSERT INTO outbox SELECT now()", f"{outbox.INSERT_ONE}, clock_timestamp()"):
+        with pytest.raises(ValueError, match="exactly once"):
+            outbox.stamped(reworded, "now()")

@@ -1,6 +1,7 @@
 """Erasing a sender: what they were told and what others were told of them goes, and stays away."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -118,6 +119,31 @@ async def test_what_a_sender_was_told_and_what_others_were_told_of_them_goes(
         "notes of what they read": kept[bob]["notes of what they read"] - 2
     }
     assert await erasure.count(owner, other) == kept[other]
+
+
+async def test_a_subscription_that_is_committed_late_goes_too(
+    owner: Connection, pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is from before the moment, and nobody sees it until afterwards."""
+    looks, waits, look = [], asyncio.Event(), messaging_erasure._writing
+
+    async def looking(conn: Connection, tables: Sequence[str]) -> set[str]:
+        looks.append(await look(conn, tables))
+        if len(looks) > 1:
+            waits.set()
+        return looks[-1]
+
+    monkeypatch.setattr(messaging_erasure, "_writing", looking)
+    ann = Owner(tenant, "person", "ann")
+    async with pool.connection() as conn:
+        async with conn.transaction():
+            await outgoing.subscribe(conn, ann, "webhook", "https://workbot.invalid/", "s", ["document_read"], "ann")
+            erasing = asyncio.create_task(erase(owner, Key(tenant, "ann")))
+            waiting = asyncio.create_task(waits.wait())
+            await asyncio.wait({erasing, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            assert waiting.done()
+        assert (await erasing)["subscriptions"] == 1
+        assert await outgoing.subscriptions(conn, ann) == []
 
 
 async def test_an_event_from_before_tells_nobody_afterwards(

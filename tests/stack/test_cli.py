@@ -11,14 +11,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from messaging.settings import given_environment, read_secret
+from messaging.settings import given_environment, inherited_environment, read_secret
 from schemas import asyncapi
-from stack import control, given, keys, launch, screen, state
+from stack import control, given, keys, launch, screen, state, terminal
 from stack.cli import app
 from stack.endpoints import Endpoints
 from stack.layout import Layout
 from stack.status import ChildStatus, Phase, Status, complaints
-from tests.stack.processes import wait
 from web.tokens import verify
 
 RUNNER = CliRunner()
@@ -186,6 +185,49 @@ def test_settings_nothing_knows_are_named_at_the_start(tmp_path: Path, monkeypat
         assert "SMTP_PORT" not in started.stderr
 
 
+def test_settings_that_the_stack_makes_itself_are_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in given_environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WORKBOT_PUBLIC_URL", "https://work.example.com")
+    monkeypatch.setenv("WORKBOT_PORT", "8080")
+    monkeypatch.setenv("WORKBOT_TEST_STACK", str(tmp_path))
+    monkeypatch.setattr(launch, "foreground", lambda *_: None)
+    started = RUNNER.invoke(app, ["--data-dir", str(tmp_path), "up"])
+    assert started.stderr.splitlines() == [
+        "WORKBOT_PORT is set, and not used: the stack sets it for its services itself. "
+        "The ports are fixed with --port NAME=N.",
+        "WORKBOT_PUBLIC_URL is set, and not used: the stack sets it for its services itself.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("notifications-api", True), ("documents-worker", True), ("documents-api", False), ("kafka", False)],
+)
+def test_starting_a_part_names_at_once_what_it_must_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: bool
+) -> None:
+    parts = ["documents-api", "documents-worker", "notifications-api"]
+    stopped = child("kafka", Phase.STOPPED, "by hand; `workbot start kafka` starts it")
+    running = now(stopped, *(child(part, Phase.READY) for part in parts))
+    said: list[str] = []
+
+    def restart(name: str, data_dir: Path) -> None:
+        said.append("restarted")
+
+    monkeypatch.setattr(control, "status", lambda data_dir: running)
+    monkeypatch.setattr(control, "restart", restart)
+    monkeypatch.setattr(terminal, "say", said.append)
+    assert RUNNER.invoke(app, ["--data-dir", str(tmp_path), "start", name]).exit_code == 0
+    first = (
+        "kafka is not ready (stopped: by hand; `workbot start kafka` starts it). "
+        f"{name} is started and waits for that."
+    )
+    assert said == ([first] if told else []) + ["restarted"]
+
+
 def test_the_demo_is_told_of_another_folder_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "is_running", lambda data_dir: pytest.fail("it began"))
     for option in (["--data-dir", str(tmp_path)], [f"--data-dir={tmp_path}"]):
@@ -257,17 +299,15 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_the_command_is_being_loaded_ends_it_without_a_word(tmp_path: Path) -> None:
-    """It takes a second to load; the moment is found by who catches the signal: Python, then nobody."""
+    """Held open in the middle: what it imports says so, and takes as long as it takes the signal to come."""
+    (tmp_path / "typer.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n", "ascii")
     command = [str(Path(sys.executable).with_name("workbot")), "--data-dir", str(tmp_path / "none"), "status"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as begun:
-        wait(lambda: catches_sigint(begun.pid))
-        wait(lambda: not catches_sigint(begun.pid))
+    environment = {**inherited_environment(), "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as begun:
+        assert begun.stdout is not None
+        assert begun.stdout.readline() == "loading\n"
         begun.send_signal(signal.SIGINT)
         said = begun.communicate(timeout=30)
     assert (begun.returncode, said) == (-signal.SIGINT, ("", ""))
-
-
-def catches_sigint(pid: int) -> bool:
-    lines = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace").splitlines()
-    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)

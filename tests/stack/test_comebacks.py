@@ -5,23 +5,16 @@ import json
 import os
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from messaging.settings import read_secret
-from stack import control, keys, ports
+from stack import control, ports
 from stack.layout import Layout
 from stack.status import ChildStatus, Phase
-from tests.fixtures.ports import free_ports
-from tests.fixtures.stack import supervisor
-from tests.stack.processes import wait
-from web import tokens
+from tests.stack.processes import Whole, running_whole, wait
 
 TEXT = "Supplier: Acme Ltd\nInvoice number: 7\nDate: 2026-05-04\nTotal: 12.50 EUR\nCurrency: EUR"
 NEEDS_KAFKA = {"documents-worker", "gateway-worker", "notifications-api", "analytics-api"}
@@ -29,20 +22,11 @@ PATIENCE_SECONDS = 90.0
 FAULTS = re.compile(r"Traceback|process\.(failed|fault|misconfigured)|Assertion")
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A running stack with all services."""
-
-    data_dir: Path
+class Killable(Whole):
+    """A running stack whose services are killed."""
 
     def child(self, name: str) -> ChildStatus:
         return control.status(self.data_dir).child(name)
-
-    def client(self, tenant: str, sub: str, role: str) -> httpx.Client:
-        secret = read_secret(keys.path(Layout(self.data_dir), keys.TOKEN_KEY), "the key")
-        headers = {"Authorization": f"Bearer {tokens.issue(secret, sub, tenant, [role], 3600)}"}
-        origin = control.endpoints(self.data_dir).gateway_api
-        return httpx.Client(base_url=origin, headers=headers, timeout=30, trust_env=False)
 
     def kill_services(self) -> dict[str, str]:
         """As kill -9 does, all at once; returns what each said before, once each is up again (ready or not)."""
@@ -72,13 +56,9 @@ def events(log: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Iterator[Whole]:
-    with tempfile.TemporaryDirectory(prefix="workbot-test-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o711)
-        data_dir = Path(folder) / "stack"
-        with supervisor(data_dir, free_ports(), services=True):
-            control.wait_until_ready(data_dir)
-            yield Whole(data_dir)
+def whole() -> Iterator[Killable]:
+    with running_whole() as data_dir:
+        yield Killable(data_dir)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +70,7 @@ def whole() -> Iterator[Whole]:
     ],
     ids="+".join,
 )
-def test_killed_services_come_back_without(whole: Whole, away: tuple[str, ...]) -> None:
+def test_killed_services_come_back_without(whole: Killable, away: tuple[str, ...]) -> None:
     tenant = f"without-{'-'.join(away)}"
     control.wait_until_ready(whole.data_dir)
     for name in away:

@@ -1,18 +1,18 @@
 """`workbot erase` on a whole stack: one sender is gone from every database, whatever Kafka still brings."""
 
-import os
+import asyncio
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from psycopg import sql
@@ -20,15 +20,15 @@ from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
 from messaging import erasure
+from messaging.database import Connection
 from messaging.message import Key
 from messaging.settings import read_secret
-from stack import control, keys
+from services.analytics import erasure as analytics
+from stack import agreement, control
 from stack.cli import app
 from stack.deploy import DIRECTORIES
 from stack.layout import Layout
-from tests.fixtures.ports import free_ports
-from tests.fixtures.stack import supervisor
-from web import tokens
+from tests.stack.processes import Whole, running_whole, until, wait
 
 WORKBOT = str(Path(sys.executable).with_name("workbot"))
 ANN, BOB = "ann-7f3e9c", "bob-7f3e9c"
@@ -37,21 +37,55 @@ PEOPLE = ((TENANT, ANN), (TENANT, BOB), (OTHER, ANN))
 TEXT = "Supplier: Acme Ltd\nInvoice number: 7\nDate: 2026-05-04\nTotal: 12.50 EUR\nCurrency: EUR"
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A running stack with all services."""
-
-    data_dir: Path
+class Erasable(Whole):
+    """A running stack in which senders are erased."""
 
     def workbot(self, *arguments: str, says: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [WORKBOT, "--data-dir", str(self.data_dir), *arguments]
+        command = self.command(*arguments)
         return subprocess.run(command, input=says, capture_output=True, text=True, timeout=120, check=False)
 
-    def client(self, tenant: str, sub: str, *roles: str) -> httpx.Client:
-        secret = read_secret(keys.path(Layout(self.data_dir), keys.TOKEN_KEY), "the key")
-        headers = {"Authorization": f"Bearer {tokens.issue(secret, sub, tenant, roles or ['sender'], 3600)}"}
-        origin = control.endpoints(self.data_dir).gateway_api
-        return httpx.Client(base_url=origin, headers=headers, timeout=30, trust_env=False)
+    @contextmanager
+    def erasing(self, tenant: str, sender: str) -> "Iterator[subprocess.Popen[str]]":
+        """The command while it runs, what it says in one stream."""
+        command = self.command("erase", "--tenant", tenant, "--sender", sender, "--yes")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def command(self, *arguments: str) -> list[str]:
+        return [WORKBOT, "--data-dir", str(self.data_dir), *arguments]
+
+    def database(self, service: str) -> "psycopg.Connection[tuple[Any, ...]]":
+        """As the owner of the tables."""
+        owner = control.endpoints(self.data_dir).owner
+        password = read_secret(owner.password_file, "the owner's password")
+        return psycopg.connect(make_conninfo(owner.url, dbname=service, password=password))
+
+    def rows(self, service: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self.database(service) as conn:
+            return conn.execute(query.encode(), parameters).fetchall()
+
+    def ends(self, tenant: str, sender: str) -> tuple[set[str], set[str], set[str], int]:
+        """Of the requests that are kept: what was told to nobody; what was told and is not kept, or has no event; how
+        much was counted beyond it."""
+        kept = self.kept(tenant, sender)
+        events = {
+            row[0] for row in self.rows("gateway", "select subject from outbox where key = %s", f"{tenant}:{sender}")
+        }
+        told = self.rows(
+            "notifications", "select href from notifications where tenant = %s and about = %s", tenant, sender
+        )
+        told_of = {href.rsplit("/", 1)[1] for (href,) in told}
+        with self.client(tenant, "eve", "admin") as admin:
+            counted = admin.get("/api/analytics/events", params={"sender": sender}).json()["total"]
+        return kept - told_of, told_of - kept, kept ^ events, counted - len(kept)
+
+    def kept(self, tenant: str, sender: str) -> set[str]:
+        """The ids of their requests."""
+        query = "select id from requests where tenant = %s and sender = %s"
+        return {str(row[0]) for row in self.rows("gateway", query, tenant, sender)}
 
     def naming(self, tenant: str, sender: str) -> dict[str, int]:
         """Rows of any table of any service that have the sender's and the tenant's name in them, as text or as bytes.
@@ -59,10 +93,8 @@ class Whole:
         The books of runs are left out: what was on its way on Kafka may write a line there when it ends.
         """
         found = {}
-        owner = control.endpoints(self.data_dir).owner
         for service in DIRECTORIES:
-            password = read_secret(owner.password_file, "the owner's password")
-            with psycopg.connect(make_conninfo(owner.url, dbname=service, password=password)) as conn:
+            with self.database(service) as conn:
                 tables = conn.execute(
                     "select relname from pg_class"
                     " where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')"
@@ -110,24 +142,21 @@ WHOLE = {
     "counted": 5,
 }
 NOTHING = dict.fromkeys(WHOLE, 0)
+WHOLLY: tuple[set[str], set[str], set[str], int] = (set(), set(), set(), 0)
 
 
 @pytest.fixture(scope="module")
-def whole() -> Iterator[Whole]:
-    with tempfile.TemporaryDirectory(prefix="workbot-test-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o711)
-        data_dir = Path(folder) / "stack"
-        with supervisor(data_dir, free_ports(), services=True):
-            control.wait_until_ready(data_dir)
-            whole = Whole(data_dir)
-            for tenant, sender in PEOPLE:
-                hand_in(whole, tenant, sender)
-            for tenant, sender in PEOPLE:
-                until(lambda t=tenant, s=sender: whole.seen(t, s), WHOLE)  # type: ignore[misc]
-            yield whole
+def whole() -> Iterator[Erasable]:
+    with running_whole() as data_dir:
+        whole = Erasable(data_dir)
+        for tenant, sender in PEOPLE:
+            hand_in(whole, tenant, sender)
+        for tenant, sender in PEOPLE:
+            until(lambda t=tenant, s=sender: whole.seen(t, s), WHOLE)  # type: ignore[misc]
+        yield whole
 
 
-def hand_in(whole: Whole, tenant: str, sender: str) -> None:
+def hand_in(whole: Erasable, tenant: str, sender: str) -> None:
     with whole.client(tenant, sender) as person:
         assert person.post("/api/documents", json={"text": TEXT}).status_code == 202
         broken = {"file": (f"{sender}.pdf", b"%PDF-1.7\nbroken", "application/pdf")}
@@ -138,18 +167,11 @@ def hand_in(whole: Whole, tenant: str, sender: str) -> None:
         assert person.post("/api/notifications/subscriptions", json=hook).status_code == 201
 
 
-def until(found: Callable[[], Any], wanted: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while (now := found()) != wanted:
-        assert time.monotonic() < deadline, now
-        time.sleep(0.1)
-
-
-def files(whole: Whole) -> int:
+def files(whole: Erasable) -> int:
     return sum(path.is_file() for path in Layout(whole.data_dir).storage.rglob("*"))
 
 
-def test_looking_and_saying_no_change_nothing(whole: Whole) -> None:
+def test_looking_and_saying_no_change_nothing(whole: Erasable) -> None:
     before = whole.naming(TENANT, ANN)
     assert {"documents.documents", "gateway.requests", "gateway.dead_letters"} <= before.keys()
     assert {"notifications.notifications", "notifications.subscriptions", "documents.outbox"} <= before.keys()
@@ -168,7 +190,7 @@ def test_looking_and_saying_no_change_nothing(whole: Whole) -> None:
     assert files(whole) == 6
 
 
-def test_one_sender_is_gone_and_nobody_else_and_nothing_brings_them_back(whole: Whole) -> None:
+def test_one_sender_is_gone_and_nobody_else_and_nothing_brings_them_back(whole: Erasable) -> None:
     done = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing of this sender is left in the databases." in done.stdout
@@ -200,7 +222,7 @@ def test_one_sender_is_gone_and_nobody_else_and_nothing_brings_them_back(whole: 
     until(lambda: whole.seen(TENANT, ANN), WHOLE)
 
 
-def test_a_sender_nobody_knows_is_told_of(whole: Whole) -> None:
+def test_a_sender_nobody_knows_is_told_of(whole: Erasable) -> None:
     for option in ("--dry-run", "--yes"):
         asked = whole.workbot("erase", "--tenant", TENANT, "--sender", "an-7f3e9c", option)
         assert asked.returncode == 0, asked.stdout + asked.stderr
@@ -211,24 +233,117 @@ def test_a_sender_nobody_knows_is_told_of(whole: Whole) -> None:
     assert "so nothing was erased" in asked.stdout
 
 
-def test_a_service_that_cannot_be_told_is_named_and_nothing_is_gone(whole: Whole) -> None:
-    owner = control.endpoints(whole.data_dir).owner
-    password = read_secret(owner.password_file, "the owner's password")
-    conninfo = make_conninfo(owner.url, dbname="notifications", password=password)
-    with psycopg.connect(conninfo) as held:
+def test_a_service_that_cannot_be_told_is_named_and_nothing_is_gone(whole: Erasable) -> None:
+    with whole.database("notifications") as held:
         held.execute("select from erased_when(%s)", [[erasure.digest(Key(TENANT, BOB))]])
         failed = whole.workbot("erase", "--tenant", TENANT, "--sender", BOB, "--yes")
     assert failed.returncode == 1
     assert "notifications: Postgres: canceling statement due to lock timeout. What" in failed.stderr
     assert "run this again" in failed.stderr
+    assert "Marked, not erased: " in failed.stderr
     assert whole.seen(TENANT, BOB) == WHOLE
     assert whole.workbot("erase", "--tenant", TENANT, "--sender", BOB, "--yes").returncode == 0
     assert whole.seen(TENANT, BOB) == NOTHING
     assert whole.naming(TENANT, BOB) == {}
 
 
+def test_giving_up_before_all_know_takes_nothing(whole: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every moment has come before all services are told of it: not even the counts go."""
+    monkeypatch.setattr(agreement, "AHEAD", timedelta())
+    whose = ["erase", "--tenant", OTHER, "--sender", ANN, "--yes"]
+    failed = CliRunner().invoke(app, ["--data-dir", str(whole.data_dir), *whose])
+    assert failed.exit_code == 1
+    assert "Marked, not erased: nobody is told" in failed.stderr
+    assert "too slow to tell every service in time" in failed.stderr
+    asked = "select count(*) from count_erasures where owner = %s"
+    assert whole.rows("analytics", asked, erasure.digest(Key(OTHER, ANN))) == [(0,)]
+    assert whole.seen(OTHER, ANN) == WHOLE
+
+
+def test_counts_asked_for_too_late_are_asked_for_again(whole: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what was counted from after the moment would go with them."""
+    asked: list[datetime] = []
+    ask = analytics.ask
+
+    async def ask_slowly(conn: Connection, owner: Key) -> None:
+        if not asked:
+            await asyncio.sleep(agreement.AHEAD.total_seconds())
+        await ask(conn, owner)
+        asked.append(await erasure.moment(conn))
+
+    monkeypatch.setattr(analytics, "ask", ask_slowly)
+    whose = ["erase", "--tenant", TENANT, "--sender", "late-7f3e9c", "--yes"]
+    assert CliRunner().invoke(app, ["--data-dir", str(whole.data_dir), *whose]).exit_code == 0
+    assert len(asked) == 2
+    query = "select erased_at from erasures where owner = %s"
+    ((erased_at,),) = whole.rows("gateway", query, erasure.digest(Key(TENANT, "late-7f3e9c")))
+    assert asked[-1] + erasure.LEAD <= erased_at
+
+
+def test_a_later_moment_that_one_service_knows_of_is_everybodys(whole: Erasable) -> None:
+    """A run with a later moment was broken off after its first mark. Requests are filed until this one has ended."""
+    sender = "mia-7f3e9c"
+    name = erasure.digest(Key(TENANT, sender))
+    with whole.database("notifications") as conn:
+        conn.execute(
+            "insert into erasures (owner, erased_at) values (%s, clock_timestamp() + interval '10 s')", [name]
+        )
+    filed = 0
+    with whole.client(TENANT, sender) as client, whole.erasing(TENANT, sender) as command:
+        while command.poll() is None:
+            asked = {"title": str(filed), "body": "", "team": "flood"}
+            assert client.post("/api/requests", json=asked).status_code == 201
+            filed += 1
+            time.sleep(0.1)
+        assert command.stdout is not None
+        said = command.stdout.read()
+    assert "had set a later moment; waits for it" in said
+    query = "select erased_at from erasures where owner = %s"
+    assert len({row for service in DIRECTORIES for row in whole.rows(service, query, name)}) == 1
+    until(lambda: whole.ends(TENANT, sender), WHOLLY)
+    assert len(whole.kept(TENANT, sender)) < filed
+
+
+def test_breaking_off_before_anything_goes_is_said(whole: Erasable) -> None:
+    sender = "kim-7f3e9c"
+    with whole.database("gateway") as held, whole.erasing(TENANT, sender) as command:
+        held.execute("select from erased_when(%s)", [[erasure.digest(Key(TENANT, sender))]])
+        wait(lambda: waits(whole, "gateway"), 60)
+        command.send_signal(signal.SIGINT)
+        said, _ = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "Marked, not erased: nobody is told" in said
+    assert "Traceback" not in said
+
+
+def test_two_commands_erase_one_after_the_other(whole: Erasable) -> None:
+    """The one that waits has told no service of a moment: killed, it leaves nothing that the other does not know."""
+    endpoints = control.endpoints(whole.data_dir)
+    sender = "lea-7f3e9c"
+    with agreement.alone(endpoints, "documents", Key(TENANT, sender)):
+        with agreement.alone(endpoints, "documents", Key(TENANT, "leo-7f3e9c")):
+            pass
+        with whole.erasing(TENANT, sender) as command:
+            wait(lambda: waits(whole, "documents"), 60)
+            command.kill()
+            said, _ = command.communicate(timeout=60)
+        assert "Another command erases this sender" in said
+        query = "select from erasures where owner = %s"
+        assert not any(whole.rows(service, query, erasure.digest(Key(TENANT, sender))) for service in DIRECTORIES)
+    assert whole.workbot("erase", "--tenant", TENANT, "--sender", sender, "--yes").returncode == 0
+
+
+def waits(whole: Erasable, service: str) -> bool:
+    """Whether a command waits for a lock in this service's database."""
+    query = (
+        "select count(*) from pg_stat_activity where datname = %s and application_name = 'workbot-erase'"
+        " and wait_event_type = 'Lock'"
+    )
+    return whole.rows(service, query, service) != [(0,)]
+
+
 @pytest.mark.parametrize("relay", [pytest.param("runs", marks=pytest.mark.long), "stands still"])
-def test_what_is_filed_meanwhile_is_erased_whole_or_kept_whole(whole: Whole, relay: str) -> None:
+def test_what_is_filed_meanwhile_is_erased_whole_or_kept_whole(whole: Erasable, relay: str) -> None:
     """Six clients of one sender file without a pause, and two commands erase them at once, twice. In the end every
     request that is kept was told and counted, and nothing was of one that is not."""
     sender = f"vic-{relay.replace(' ', '-')}"
@@ -247,23 +362,6 @@ def test_what_is_filed_meanwhile_is_erased_whole_or_kept_whole(whole: Whole, rel
     def erase() -> "subprocess.CompletedProcess[str]":
         return whole.workbot("erase", "--tenant", TENANT, "--sender", sender, "--yes")
 
-    def ids(service: str, query: str) -> set[str]:
-        owner = control.endpoints(whole.data_dir).owner
-        password = read_secret(owner.password_file, "the owner's password")
-        with psycopg.connect(make_conninfo(owner.url, dbname=service, password=password)) as conn:
-            return {str(row[0]) for row in conn.execute(query.encode(), [TENANT, sender])}
-
-    def ends() -> tuple[set[str], set[str], set[str], int]:
-        """Of what is kept: what was told to nobody; what was told and is not kept, or has no event; how much was
-        counted beyond it."""
-        kept = ids("gateway", "select id from requests where tenant = %s and sender = %s")
-        events = ids("gateway", "select subject from outbox where key = %s || ':' || %s")
-        told = ids("notifications", "select href from notifications where tenant = %s and about = %s")
-        told = {href.rsplit("/", 1)[1] for href in told}
-        with whole.client(TENANT, "eve", "admin") as admin:
-            counted = admin.get("/api/analytics/events", params={"sender": sender}).json()["total"]
-        return kept - told, told - kept, kept ^ events, counted - len(kept)
-
     if relay == "stands still":
         assert whole.workbot("stop", "gateway-worker").returncode == 0
     with ThreadPoolExecutor(8) as pool:
@@ -281,12 +379,11 @@ def test_what_is_filed_meanwhile_is_erased_whole_or_kept_whole(whole: Whole, rel
         filed = sum(one.result() for one in filing)
     if relay == "stands still":
         assert whole.workbot("start", "gateway-worker").returncode == 0
-    until(ends, (set(), set(), set(), 0))
-    kept = ids("gateway", "select id from requests where tenant = %s and sender = %s")
-    assert 0 < len(kept) < filed
+    until(lambda: whole.ends(TENANT, sender), WHOLLY)
+    assert 0 < len(whole.kept(TENANT, sender)) < filed
     # And what is late: nothing more comes.
     time.sleep(2)
-    assert ends() == (set(), set(), set(), 0)
+    assert whole.ends(TENANT, sender) == WHOLLY
     assert erase().returncode == 0
     assert whole.seen(TENANT, sender) == NOTHING
 

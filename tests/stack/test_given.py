@@ -1,9 +1,12 @@
 """Telling whether a running stack has the settings of this call."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from messaging.settings import variables
-from stack import given, state
+from stack import given, services, state
+from stack.endpoints import Database, Endpoints
+from stack.keys import SERVICES
 from stack.layout import Layout
 
 
@@ -44,3 +47,21 @@ def test_a_stack_that_has_not_kept_them_is_not_compared(tmp_path: Path) -> None:
     layout.create()
     state.write(layout.state, state.State({"kafka": 1}))
     assert given.changed(layout, {"WORKBOT_A": "1"}) is None
+
+
+def test_what_the_stack_sets_itself_is_named_and_what_tests_read_is_not(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    database = Database("postgresql://x@127.0.0.1:1/x", tmp_path)
+    addresses = dict.fromkeys((field.name for field in fields(Endpoints)), "http://127.0.0.1:1")
+    endpoints = Endpoints(**{**addresses, "databases": dict.fromkeys(SERVICES, database)})  # type: ignore[arg-type]
+    sets = {
+        name
+        for child in services.children(layout, endpoints, {})
+        for name in child.environment
+        if name.startswith("WORKBOT_")
+    }
+    assert given.ignored(dict.fromkeys(sets, "")) == sorted(sets)
+    assert {"WORKBOT_PUBLIC_URL", "WORKBOT_KAFKA_BOOTSTRAP", "WORKBOT_HOST", "WORKBOT_PORT"} <= sets
+    others = {name for kind in given.KINDS for name in variables(kind).values()} - sets
+    assert given.ignored(dict.fromkeys(others, "")) == []
+    assert given.unknown({"WORKBOT_TEST_STACK": "/tmp"}) == {}

@@ -1,5 +1,6 @@
 """What the command says of a failure: one sentence, and what to do."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from typer import Exit
 
 from messaging.errors import Misconfigured, Outage
-from stack import sentences
+from stack import daemon, sentences
 from stack.control import DEFAULT_DATA_DIR
 from stack.terminal import faults
 from tests.fixtures.ports import free_port
@@ -37,6 +38,8 @@ def get() -> None:
         (psycopg.OperationalError('FATAL:  database "x" does not exist\n'), "up to date."),
         (psycopg.errors.LockNotAvailable("canceled\nCONTEXT: x"), "Postgres: canceled."),
         (KafkaException(KafkaError(KafkaError._TIMED_OUT)), f"Kafka: Local: Timed out. {AWAY.format('kafka')}"),
+        (KafkaException("no such context"), f"Kafka: no such context. {AWAY.format('kafka')}"),
+        (KafkaException(), f"Kafka: KafkaException. {AWAY.format('kafka')}"),
         (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied. Does it belong to another user?"),
         (OSError(28, "No space left on device", "/x"), "/x: No space left on device."),
         (OSError(28, "No space left on device"), "No space left on device."),
@@ -81,3 +84,11 @@ def test_commands_are_those_for_the_folder() -> None:
     assert sentences.for_folder(text, Path("/x y")) == (
         "See `workbot --data-dir '/x y' status`; `workbot --data-dir /y up`, not `make up` or workbot."
     )
+
+
+def test_a_supervisor_that_cannot_make_its_folder_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "stack"
+    command = daemon.command(folder, services=False, ports={})
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, f"{folder}: Not a directory.\n")
