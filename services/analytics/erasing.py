@@ -1,9 +1,9 @@
 """Senders who were erased: their counts are taken out of the tables, and what they did before is counted no more.
 
 All of a sender's counts go, for a sum does not say which of it is from before the moment up to which they are erased.
-So they must go before anything from after it is counted. The counts are asked for LEAD before the moment comes: what happened no
-later than LEAD after this process last looked cannot be from after a moment that it does not know. Before it counts
-anything later it looks again.
+So they must go before anything from after it is counted. The counts are asked for LEAD before the moment comes: what
+happened no later than LEAD after this process last looked cannot be from after a moment that it does not know. Before
+it counts anything later it looks again.
 
 Taking out means going through the whole table. Counting goes on meanwhile: of those whose counts go nothing is
 counted, as what is from before the moment is left out, and what is from after it waits. It is noted as done when all
