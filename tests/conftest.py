@@ -1,6 +1,7 @@
 """What every test may use: see tests/fixtures."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,13 @@ pytest_plugins = ["tests.fixtures.ports", "tests.fixtures.stack"]
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loop that the processes run on: it differs from the standard one where it matters (timer handles)."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_configure() -> None:
+    """Who is started with Ctrl-C ignored (by `&` in a script, or as one of several processes) hands that down, and no
+    test could press it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SLOW = ("analytics", "chaos", "stack", "test_howtos.py")
