@@ -21,20 +21,19 @@ class Kept:
     def __init__(self, record: Message) -> None:
         self._key = record.key()
         self._value = record.value()
-        self.size = len(self._key or b"") + len(self._value or b"")
         raw = headers_of(record) or []
         named = {intern(name): value for name, value in raw} if isinstance(raw, list) else {}
         self._headers: dict[str, bytes] | list[tuple[str, bytes | None]] = named
         try:
             # Joined to be counted: it is the quickest way, and refuses a header without a value.
-            self.size += len("".join(named)) + len(b"".join(named.values()))
+            size = len("".join(named)) + len(b"".join(named.values()))
             plain = len(named) == len(raw)
         except TypeError:
             plain = False
         if not plain:
             self._headers = header_pairs(raw)
-            self.size = len(self._key or b"") + len(self._value or b"")
-            self.size += sum(len(name) + len(value or b"") for name, value in self._headers)
+            size = sum(len(name) + len(value or b"") for name, value in self._headers)
+        self.size = len(self._key or b"") + len(self._value or b"") + size
 
     def key(self) -> bytes | None:
         return self._key

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from messaging.admin import PASSING
 from messaging.errors import Outage
+from messaging.poller import reader_config
 
 ANSWER_SECONDS = 5.0
 READ_SECONDS = 2.0
@@ -55,13 +56,8 @@ class Lag:
         }
         self._admin = AdminClient(self._config)
         self._reader = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": client_id,
-                # Required by the client, used for nothing: this consumer only assigns.
-                "group.id": f"{client_id}-unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
+            reader_config(bootstrap, client_id)
+            | {
                 # One record is wanted of each partition, and a set of records is the least that Kafka sends.
                 "queued.min.messages": 1,
                 "fetch.message.max.bytes": 65536,

@@ -77,6 +77,18 @@ def consumer_config(bootstrap: str, group: str, client_id: str) -> dict[str, str
     }
 
 
+def reader_config(bootstrap: str, client_id: str) -> dict[str, str | int | bool]:
+    """The settings of a client that reads places it is told, from no group. Nobody else hears of it."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": client_id,
+        # Required by the client, used for nothing: it only assigns.
+        "group.id": f"{client_id}-unused",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+
+
 class Poller:
     """One Kafka consumer on a thread of its own."""
 

@@ -9,6 +9,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from messaging.kept import Kept
+from messaging.poller import reader_config
 from messaging.replay import Replay
 
 log = structlog.get_logger(__name__)
@@ -24,13 +25,7 @@ class Rereader:
     """Fetches single offsets of a partition, in ascending order, one wish after another."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._config: dict[str, str | int | bool] = {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            # Required by the client, used for nothing: these consumers only assign.
-            "group.id": f"{client_id}-unused",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
+        self._config = reader_config(bootstrap, client_id) | {
             "enable.partition.eof": True,
             "queued.min.messages": 2000,
             "queued.max.messages.kbytes": 4096,

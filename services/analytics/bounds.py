@@ -12,6 +12,7 @@ from faust.types import TP
 
 from messaging.admin import kafka_errors
 from messaging.errors import Outage
+from messaging.poller import reader_config
 from services.analytics.committing import Committing
 
 ASK_SECONDS = 10.0
@@ -24,14 +25,8 @@ class Between:
     """
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._config: dict[str, str | int | bool] = {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            # Required by the client, used for nothing: it only assigns.
-            "group.id": f"{client_id}-unused",
-            "enable.auto.commit": False,
+        self._config = reader_config(bootstrap, client_id) | {
             "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": 1024,
             "fetch.wait.max.ms": 20,
