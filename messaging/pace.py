@@ -17,7 +17,7 @@ POLL_BUSY = 5e-5
 POLL_BUSY_MAX = 0.1
 """The longest wait in seconds, from 2,000 rows a second on."""
 
-PACE_SECONDS = 0.1
+PACE_SECONDS = 0.02
 """Over so many seconds, at least, the rate is taken."""
 
 
@@ -27,14 +27,20 @@ class Pace:
     def __init__(self, now: float) -> None:
         self._since = now
         self._rows = 0
+        self._reads = 0
+        self._found = 0
         self._wait = POLL_MIN
 
     def after(self, rows: int, now: float) -> float:
         """A read brought so many rows, and no more wait: seconds to the next one."""
         self._rows += rows
+        self._reads += 1
+        self._found += rows > 0
         seconds = now - self._since
         if seconds >= PACE_SECONDS:
             rate = self._rows / seconds
-            self._wait = min(rate * POLL_BUSY, POLL_BUSY_MAX) if rate >= BUSY_RATE else POLL_MIN
-            self._since, self._rows = now, 0
+            # Many rows of one transaction are no flood: what comes after them is to leave at once.
+            flood = rate >= BUSY_RATE and self._found * 2 > self._reads
+            self._wait = min(rate * POLL_BUSY, POLL_BUSY_MAX) if flood else POLL_MIN
+            self._since, self._rows, self._reads, self._found = now, 0, 0, 0
         return self._wait

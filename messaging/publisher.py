@@ -16,6 +16,10 @@ from messaging.producer import REFUSED, producer_config
 BATCH_BYTES = 131_072
 """Largest set of records sent as one, unless a topic takes less. A record above it always travels alone."""
 
+LINGER_MS = 5
+"""Longest wait of a record for others to be sent with. `push` ends it: it only keeps a slice's first record from
+leaving alone while the others are handed over, which makes the broker as much work as all of them together."""
+
 _GONE = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,
@@ -104,8 +108,16 @@ class Publisher:
     def poll(self, seconds: float) -> None:
         """Serve delivery reports, waiting up to `seconds` for the first. Raises KafkaException as `send` does."""
         self._producer.poll(seconds)
-        if self._failure is not None:
-            raise KafkaException(self._failure)
+        self._check_failure()
+
+    def unanswered(self) -> int:
+        """How many records have no delivery report yet."""
+        return len(self._producer)
+
+    def push(self, seconds: float) -> None:
+        """As `poll`, until every report is in or the time is over, and nothing lingers meanwhile."""
+        self._producer.flush(seconds)
+        self._check_failure()
 
     def settle(self, batch: Batch) -> list[tuple[Row, str]]:
         """The rows of a done batch that Kafka will never take, with its reason.
@@ -135,7 +147,7 @@ class Publisher:
         self._produce(trial, row)
         while trial.outstanding:
             self._check()
-            self.poll(0.05)
+            self.push(0.05)
         if trial.fault is not None:
             raise KafkaException(trial.fault)
         return trial.refused[0][1] if trial.refused else None
@@ -160,21 +172,25 @@ class Publisher:
         """Keep sets of records below the smallest limit met: a larger set would be refused with all that is in it."""
         if limit >= self._batch_bytes:
             return
-        while len(self._producer):
+        while self.unanswered():
             self._check()
-            self.poll(0.05)
+            self.push(0.05)
         self._batch_bytes = limit
         self._producer = self._build()
 
     def _build(self) -> Producer:
         config = producer_config(self._bootstrap, self._client_id) | {
-            "linger.ms": 0,
+            "linger.ms": LINGER_MS,
             "batch.size": self._batch_bytes,
             "error_cb": self._on_error,
             # What it would write to stderr by itself comes through `_on_error`.
             "log_level": 2,
         }
         return Producer(config)
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise KafkaException(self._failure)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():

@@ -86,15 +86,16 @@ class Term:
                 early = self._read_again_at - time.monotonic()
                 if early <= 0 and self._rows_under_way() <= SLICE_ROWS and self._accept(self._cursor.next()):
                     continue
-                if self._under_way:
-                    self._publisher.poll(early if early > 0 else POLL_MIN)
-                elif early > 0:
-                    self._stop.wait(early)
+                pause = early if early > 0 else POLL_MIN
+                if self._publisher.unanswered():
+                    self._publisher.push(pause)
+                elif self._under_way or early > 0:
+                    self._stop.wait(pause)
                 else:
                     self._rest()
             while self._under_way:
                 self._check()
-                self._publisher.poll(0.05)
+                self._publisher.push(0.05)
                 self._confirm()
         finally:
             self._publisher.discard()

@@ -23,6 +23,7 @@ from schemas.topics import Topics
 from services.gateway import upkeep
 from services.gateway.api import consumers, letters, requests, workers
 from services.gateway.decisions import Decisions
+from services.gateway.desk import Desk
 from services.gateway.forwarding import Forwarding
 from services.gateway.projector import Projector
 from services.gateway.sender import Sender
@@ -133,7 +134,7 @@ def make_api_face(
             "services describes its own at /docs on its own address, which `workbot status` shows."
         ),
     )
-    face.include_router(requests.router(pool, bearer, codec))
+    face.include_router(requests.router(pool, bearer, Desk(pool, codec)))
     decisions = Decisions(pool, subscriptions(listed).keys())
     face.include_router(letters.router(pool, bearer, decisions, settings.operator_tenant))
     face.include_router(consumers.router(bearer, consumers.Consumers(lag, listed)))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 State = Literal["open", "sending", "sent", "discarded"]
@@ -101,6 +101,14 @@ Channel = Literal["api", "chat", "message"]
 """Which way a request came."""
 
 
+class OnceKey(NamedTuple):
+    """Under what a sender files only once. They sort, so that whoever writes several does so in one order."""
+
+    tenant: str
+    sender: str
+    idempotency_key: str
+
+
 @dataclass(frozen=True, slots=True)
 class NewRequest:
     """A request about to be filed. `fingerprint` tells a repeat from another one under the same key."""
@@ -114,6 +122,13 @@ class NewRequest:
     channel: Channel
     idempotency_key: str | None
     fingerprint: bytes
+
+    @property
+    def once(self) -> OnceKey | None:
+        """None when it has no idempotency key."""
+        if self.idempotency_key is None:
+            return None
+        return OnceKey(self.tenant, self.sender, self.idempotency_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,46 +1,33 @@
-"""Filing a request: what may be asked for, and the one function that files it, whichever way it came."""
+"""Filing requests: the one function that does, whichever way they came."""
 
-import hashlib
-import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import psycopg
+
 from messaging.codec import Codec
 from messaging.database import Connection
-from messaging.errors import Outage
-from messaging.message import Key, new_id
+from messaging.errors import Outage, OutboxFull
+from messaging.message import Envelope, Key, new_id
 from schemas.events import RequestCreated
-from services.gateway.records import Channel, Earlier, NewRequest
+from services.gateway.asks import Ask
+from services.gateway.records import Channel, NewRequest
 from services.gateway.store import requests as store
 from web import idempotency
-from web.problems import BadInput, Problem, bad_input
 
 SOURCE = "gateway"
-MAX_TITLE = 200
-MAX_BODY = 20_000
-MAX_TEAM = 100
-MAX_TEAM_BYTES = 190
-"""Of UTF-8: a team's notifications travel under the key `<tenant>:team:<team>`, and a part of a key has 200 bytes."""
 
 _TRIES = 2
 """The one that is in the way may be erased before it is read; then the place is free."""
-_LAYOUT = frozenset("\t\n\r")
-"""Control characters that a text of several lines may hold."""
-_BREAKS = ("Zl", "Zp")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What is asked for, and of which team, as it will be kept. Made by `parse`."""
+class Draft:
+    """A request and its event, about to be filed."""
 
-    title: str
-    body: str
-    team: str
-
-    @property
-    def fingerprint(self) -> bytes:
-        """What makes two asks the same."""
-        return hashlib.sha256("\0".join((self.team, self.title, self.body)).encode()).digest()
+    request: NewRequest
+    event: Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,44 +38,17 @@ class Receipt:
     repeated: bool
 
 
-def parse(title: str, body: str, team: str) -> Ask:
-    """Pure: the ask, trimmed. Raises a 422 problem naming each field at fault and what to send instead.
+Answer = Receipt | Exception
+"""What became of a draft: an exception is for its own caller, as the others may have been filed."""
 
-    title   one line, 1 to 200 characters
-    body    up to 20,000 characters; tabs and line breaks are its only control characters
-    team    1 to 100 printable characters, at most 190 bytes of UTF-8, no colon (it divides the parts of a key);
-            compared as written, so "IT" and "it" are two teams
+
+def draft(
+    codec: Codec, whose: Key, ask: Ask, *, channel: Channel = "api", idempotency_key: str | None = None
+) -> Draft:
+    """Pure but for the new id: the request and its event, in the running trace.
+
+    `codec` was prepared to write RequestCreated; raises Outage while it waits for the registry.
     """
-    bad = BadInput()
-    with bad:
-        title = _title(title.strip())
-    with bad:
-        body = _body(body)
-    with bad:
-        team = _team(team.strip())
-    bad.tell()
-    return Ask(title, body, team)
-
-
-async def create_request(
-    conn: Connection,
-    codec: Codec,
-    whose: Key,
-    ask: Ask,
-    *,
-    channel: Channel = "api",
-    idempotency_key: str | None = None,
-) -> Receipt:
-    """File a request with its event `request.created`, in one statement of the connection's transaction.
-
-    Never commits. `codec` was prepared to write RequestCreated. Raises OutboxFull, a 422 problem when the sender
-    used the key for another ask before, and Outage when those with the key are erased as fast as they come.
-    """
-    if idempotency_key is not None:
-        # Asked first: a repeat is answered also while the outbox is full.
-        earlier = await store.earlier(conn, *whose, idempotency_key)
-        if earlier is not None:
-            return _repeat(earlier, ask)
     request = NewRequest(
         id=new_id(),
         tenant=whose.tenant,
@@ -109,67 +69,77 @@ async def create_request(
         body=ask.body,
         channel=channel,
     )
-    envelope = codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose)
-    for _ in range(_TRIES):
-        if await store.file(conn, request, envelope):
-            return Receipt(request.id, repeated=False)
-        # Another with the same key came in between; the statement has waited for its end.
-        assert idempotency_key is not None
-        earlier = await store.earlier(conn, *whose, idempotency_key)
-        if earlier is not None:
-            return _repeat(earlier, ask)
-    raise Outage("Requests of this sender are being erased.", "requests")
+    return Draft(request, codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose))
 
 
-def _repeat(earlier: Earlier, ask: Ask) -> Receipt:
-    if earlier.fingerprint != ask.fingerprint:
-        raise idempotency.reused("request")
-    return Receipt(earlier.id, repeated=True)
+async def create_requests(conn: Connection, drafts: Sequence[Draft]) -> list[Answer]:
+    """File requests, each with its event `request.created`, in one statement of the connection's transaction.
+
+    Never commits. Answers each draft, in order: with a receipt, or with OutboxFull, the database's error, a 422
+    problem when the sender used the key for another ask before, or Outage when those with the key are erased as fast
+    as they come.
+    """
+    answers: dict[UUID, Answer] = {}
+    # In one order: two that write some of the same keys at once must not wait for each other.
+    left = sorted(drafts, key=lambda draft: draft.request.once or ())
+    try:
+        for _ in range(_TRIES):
+            # Asked first: a repeat is answered also while the outbox is full.
+            left = await _unanswered(conn, left, answers)
+            left = await _unfiled(conn, left, answers)
+        left = await _unanswered(conn, left, answers)
+    except (OutboxFull, psycopg.Error) as error:
+        answers |= {draft.request.id: error for draft in left}
+    else:
+        erased = Outage("Requests of this sender are being erased.", "requests")
+        answers |= {draft.request.id: erased for draft in left}
+    return [answers[draft.request.id] for draft in drafts]
 
 
-def _title(title: str) -> str:
-    if not title:
-        raise bad_input("title", "empty", "The title is empty; say in one line what is wanted.")
-    if len(title) > MAX_TITLE:
-        raise _too_long("title", MAX_TITLE, "Put the rest into the body.")
-    if any(_control(character) or unicodedata.category(character) in _BREAKS for character in title):
-        raise bad_input(
-            "title", "bad-character", "The title holds a line break or a control character; send it as one line."
-        )
-    return title
+async def create_request(
+    conn: Connection,
+    codec: Codec,
+    whose: Key,
+    ask: Ask,
+    *,
+    channel: Channel = "api",
+    idempotency_key: str | None = None,
+) -> Receipt:
+    """`create_requests` for one; raises what it answers."""
+    [answer] = await create_requests(
+        conn, [draft(codec, whose, ask, channel=channel, idempotency_key=idempotency_key)]
+    )
+    return receipt(answer)
 
 
-def _body(body: str) -> str:
-    if len(body) > MAX_BODY:
-        raise _too_long("body", MAX_BODY, "Send a longer text as a document.")
-    if any(_control(character) and character not in _LAYOUT for character in body):
-        raise bad_input(
-            "body", "bad-character", "The body holds a control character; of those send only tabs and line breaks."
-        )
-    return body
+def receipt(answer: Answer) -> Receipt:
+    """The receipt. Raises what was answered instead."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _team(team: str) -> str:
-    if not team:
-        raise bad_input("team", "empty", "The team is empty; name the team that is to answer.")
-    if len(team) > MAX_TEAM:
-        raise _too_long("team", MAX_TEAM, "Name the team by a shorter name.")
-    if (size := len(team.encode("utf-8", "replace"))) > MAX_TEAM_BYTES:
-        detail = f"At most {MAX_TEAM_BYTES} bytes of UTF-8 are taken, and this name has {size}; send a shorter one."
-        raise bad_input("team", "too-long", detail)
-    if not team.isprintable() or ":" in team:
-        raise bad_input(
-            "team",
-            "bad-character",
-            "The team's name holds a colon or a character that is not printable; send it without.",
-        )
-    return team
+async def _unanswered(conn: Connection, drafts: list[Draft], answers: dict[UUID, Answer]) -> list[Draft]:
+    """Answers those that repeat an earlier one; the rest."""
+    keys = {once for draft in drafts if (once := draft.request.once) is not None}
+    earlier = await store.earlier(conn, keys) if keys else {}
+    rest = []
+    for draft in drafts:
+        once = draft.request.once
+        found = None if once is None else earlier.get(once)
+        if found is None:
+            rest.append(draft)
+        elif found.fingerprint != draft.request.fingerprint:
+            answers[draft.request.id] = idempotency.reused("request")
+        else:
+            answers[draft.request.id] = Receipt(found.id, repeated=True)
+    return rest
 
 
-def _control(character: str) -> bool:
-    # Cs: half a character, which UTF-8 cannot express.
-    return unicodedata.category(character) in ("Cc", "Cs")
-
-
-def _too_long(field: str, limit: int, remedy: str) -> Problem:
-    return bad_input(field, "too-long", f"At most {limit:,} characters are taken. {remedy}")
+async def _unfiled(conn: Connection, drafts: list[Draft], answers: dict[UUID, Answer]) -> list[Draft]:
+    """Files all but those whose key another has used in between, for whose end the statement has waited; the rest."""
+    if not drafts:
+        return []
+    filed = await store.file(conn, [draft.request for draft in drafts], [draft.event for draft in drafts])
+    answers |= {id_: Receipt(id_, repeated=False) for id_ in filed}
+    return [draft for draft in drafts if draft.request.id not in filed]

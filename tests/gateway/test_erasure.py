@@ -15,7 +15,8 @@ from messaging.codec import Codec
 from messaging.database import Connection, Pool
 from messaging.message import TIME, Key
 from services.gateway import erasure
-from services.gateway.requests import create_request, parse
+from services.gateway.asks import parse
+from services.gateway.requests import create_request
 from tests.fixtures.processes import Home
 from tests.fixtures.stack import Infra
 from tests.gateway.letterbox import Raw, dead, letters_of, projecting, put, sending, stored

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Collection
 
 import psycopg
 import pytest
@@ -11,8 +12,9 @@ from messaging.database import Connection, Pool
 from messaging.errors import Outage, OutboxFull
 from messaging.message import TYPE, VERSION, Key
 from schemas.events import RequestCreated
-from services.gateway.records import Channel, Earlier
-from services.gateway.requests import Ask, create_request, parse
+from services.gateway.asks import Ask, parse
+from services.gateway.records import Channel, Earlier, OnceKey
+from services.gateway.requests import create_request
 from services.gateway.store import requests as store
 from tests.fixtures.processes import Home
 from tests.gateway.conftest import Start
@@ -198,10 +200,11 @@ async def test_one_in_the_way_that_is_erased_makes_room(
     again, it is refused as while a server is away, with nothing kept."""
     real, answers = store.earlier, 0
 
-    async def earlier(conn: Connection, tenant: str, sender: str, key: str) -> Earlier | None:
+    async def earlier(conn: Connection, keys: Collection[OnceKey]) -> dict[OnceKey, Earlier]:
         nonlocal answers
+        [(tenant, sender, key)] = keys
         home.change("delete from requests where tenant = %s", tenant)
-        found = await real(conn, tenant, sender, key)
+        found = await real(conn, keys)
         if answers < erased:
             home.change(
                 "insert into requests (id, tenant, sender, team, title, body, channel, idempotency_key, fingerprint)"

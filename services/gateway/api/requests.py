@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from messaging.codec import Codec
 from messaging.database import Pool
 from messaging.message import MAX_KEY_PART, Key
+from services.gateway.asks import MAX_BODY, MAX_TEAM, MAX_TITLE, parse
+from services.gateway.desk import Desk
 from services.gateway.records import Channel, Filed, Wanted
-from services.gateway.requests import MAX_BODY, MAX_TEAM, MAX_TITLE, create_request, parse
 from services.gateway.store import requests as store
 from web import idempotency
 from web.openapi import answers
@@ -58,8 +58,8 @@ class RequestsView(BaseModel):
     next: UUID | None
 
 
-def router(pool: Pool, bearer: Bearer, codec: Codec) -> APIRouter:
-    """The routes. `pool` is in autocommit; `codec` was prepared to write RequestCreated."""
+def router(pool: Pool, bearer: Bearer, desk: Desk) -> APIRouter:
+    """The routes. `pool` is in autocommit."""
     routes = APIRouter(tags=["requests"])
     caller = Annotated[Identity, Depends(bearer)]
 
@@ -79,8 +79,7 @@ def router(pool: Pool, bearer: Bearer, codec: Codec) -> APIRouter:
         with bad:
             ask = parse(asked.title, asked.body, asked.team)
         bad.tell()
-        async with pool.connection() as conn:
-            receipt = await create_request(conn, codec, Key(who.tenant, who.sub), ask, idempotency_key=key)
+        receipt = await desk.file(Key(who.tenant, who.sub), ask, key)
         href = f"{PATH}/{receipt.id}"
         headers = {"Location": href} | (idempotency.REPLAYED if receipt.repeated else {})
         return JSONResponse({"id": str(receipt.id), "href": href}, HTTPStatus.CREATED, headers)

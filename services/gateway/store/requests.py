@@ -1,5 +1,6 @@
-"""Requests: filed with their event in one statement, listed by tenant, sender and team."""
+"""Requests: filed with their events in one statement, listed by tenant, sender and team."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Any, LiteralString
 from uuid import UUID
@@ -10,21 +11,25 @@ from psycopg.rows import class_row
 from messaging import outbox
 from messaging.database import Connection
 from messaging.message import Envelope
-from services.gateway.records import Earlier, Filed, NewRequest, Wanted
+from services.gateway.records import Earlier, Filed, NewRequest, OnceKey, Wanted
 
 INSERT: LiteralString = """
 insert into requests (id, tenant, sender, team, title, body, channel, idempotency_key, fingerprint)
-values (%(request_id)s, %(tenant)s, %(sender)s, %(team)s, %(title)s, %(body)s, %(channel)s, %(idempotency_key)s,
-        %(fingerprint)s)
+select id, tenant, sender, team, title, body, channel, idempotency_key, fingerprint from unnest(
+    %(request_id)b::uuid[], %(tenant)b::text[], %(sender)b::text[], %(team)b::text[], %(title)b::text[],
+    %(body)b::text[], %(channel)b::text[], %(idempotency_key)b::text[], %(fingerprint)b::bytea[]
+) with ordinality
+    as asked (id, tenant, sender, team, title, body, channel, idempotency_key, fingerprint, place)
+order by place
 on conflict (tenant, sender, idempotency_key) where idempotency_key is not null do nothing
-returning id, created_at
+returning id as request_id, created_at
 """
-"""The request alone; `parameters` fills it in. No row comes back when its idempotency key was used before."""
+"""The requests alone; `parameters` fills it in. No row comes back for one whose idempotency key was used before."""
 
 _PARTS = {
     "columns": sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Filed)),
-    "add_request": sql.SQL(INSERT),
-    "add_event": sql.SQL(outbox.stamped(outbox.INSERT_ONE, "request.created_at")),
+    "add_requests": sql.SQL(INSERT),
+    "add_events": sql.SQL(outbox.stamped(outbox.INSERT_ALIKE, "request.created_at")),
 }
 
 
@@ -33,12 +38,15 @@ def _query(text: LiteralString) -> bytes:
 
 
 _FILE = _query("""
-with request as ({add_request}), event as ({add_event} from request)
-select exists (select from request)
+with request as ({add_requests}),
+    event as ({add_events} join request on request_id::text = subject order by place)
+select request_id from request
 """)
 
 _EARLIER = _query("""
-select id, fingerprint from requests where tenant = %s and sender = %s and idempotency_key = %s
+select tenant, sender, idempotency_key, id, fingerprint from requests
+join unnest(%s::text[], %s::text[], %s::text[]) as asked (tenant, sender, idempotency_key)
+    using (tenant, sender, idempotency_key)
 """)
 
 _GET = _query("select {columns} from requests where id = %s and tenant = %s")
@@ -50,37 +58,35 @@ _PAGE = {
 }
 
 
-async def file(conn: Connection, request: NewRequest, event: Envelope) -> bool:
-    """Write the request and its event in one statement, or nothing; whether it was written.
+async def file(conn: Connection, requests: Sequence[NewRequest], events: Sequence[Envelope]) -> set[UUID]:
+    """Write requests in this order, each with its event, in one statement; the ids of those that were written.
 
-    False: this sender used the idempotency key before. Raises OutboxFull.
+    Left out, with its event: one whose sender used the idempotency key before. Raises OutboxFull.
     """
     with outbox.refusing():
-        cursor = await conn.execute(_FILE, {**parameters(request), **outbox.one(event)})
-    row = await cursor.fetchone()
-    assert row is not None
-    return bool(row[0])
+        cursor = await conn.execute(_FILE, {**parameters(requests), **outbox.alike(events)})
+    return {id_ for (id_,) in await cursor.fetchall()}
 
 
-def parameters(request: NewRequest) -> dict[str, Any]:
-    """The named parameters of INSERT."""
+def parameters(requests: Sequence[NewRequest]) -> dict[str, Any]:
+    """The named parameters of INSERT: one list per column."""
     return {
-        "request_id": request.id,
-        "tenant": request.tenant,
-        "sender": request.sender,
-        "team": request.team,
-        "title": request.title,
-        "body": request.body,
-        "channel": request.channel,
-        "idempotency_key": request.idempotency_key,
-        "fingerprint": request.fingerprint,
+        "request_id": [request.id for request in requests],
+        "tenant": [request.tenant for request in requests],
+        "sender": [request.sender for request in requests],
+        "team": [request.team for request in requests],
+        "title": [request.title for request in requests],
+        "body": [request.body for request in requests],
+        "channel": [request.channel for request in requests],
+        "idempotency_key": [request.idempotency_key for request in requests],
+        "fingerprint": [request.fingerprint for request in requests],
     }
 
 
-async def earlier(conn: Connection, tenant: str, sender: str, key: str) -> Earlier | None:
-    """What this sender filed under the idempotency key."""
-    cursor = conn.cursor(row_factory=class_row(Earlier))
-    return await (await cursor.execute(_EARLIER, (tenant, sender, key))).fetchone()
+async def earlier(conn: Connection, keys: Collection[OnceKey]) -> dict[OnceKey, Earlier]:
+    """What was filed under these idempotency keys before."""
+    cursor = await conn.execute(_EARLIER, [list(part) for part in zip(*keys, strict=True)])
+    return {OnceKey(*key): Earlier(id_, fingerprint) for *key, id_, fingerprint in await cursor.fetchall()}
 
 
 async def get(conn: Connection, tenant: str, request_id: UUID) -> Filed | None:
