@@ -116,7 +116,12 @@ def parameters(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
 def alike(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
     """The named parameters of INSERT_ALIKE. Raises ValueError when they are not of one kind, are none, or one of them
     says when it happened."""
-    [(topic, kind, version, source, _)] = {(e.topic, e.type, e.version, e.source, e.occurred_at) for e in envelopes}
+    kinds = {(e.topic, e.type, e.version, e.source, e.occurred_at) for e in envelopes}
+    if len(kinds) != 1:
+        raise ValueError("These events are none, or not of one kind.")
+    [(topic, kind, version, source, happened)] = kinds
+    if happened is not None:
+        raise ValueError("One of these events says when it happened.")
     return {
         "event_topic": topic,
         "event_type": kind,

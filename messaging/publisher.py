@@ -116,7 +116,8 @@ class Publisher:
 
     def push(self, seconds: float) -> None:
         """As `poll`, until every report is in or the time is over, and nothing lingers meanwhile."""
-        self._producer.flush(seconds)
+        # The library counts whole milliseconds; of none it would come back at once, again and again.
+        self._producer.flush(max(seconds, 0.001))
         self._check_failure()
 
     def settle(self, batch: Batch) -> list[tuple[Row, str]]:

@@ -17,8 +17,8 @@ MOST = 64
 """Requests in one statement. Each has at most 20,000 characters, which it says twice: in its row and in its event."""
 
 WAYS = Ways(patience=0.05, most=4, wait=10.0)
-"""A statement may wait for another transaction under the same idempotency key, which is no reason for others to wait.
-The last figure is the patience of the pool of connections."""
+"""A statement may wait for another transaction under the same idempotency key, which is no reason for later ones to
+wait. The last figure is the patience of the pool of connections."""
 
 
 class Desk:
@@ -27,13 +27,16 @@ class Desk:
     def __init__(self, pool: Pool, codec: Codec) -> None:
         self._pool = pool
         self._codec = codec
-        self._batcher: Batcher[Draft, Answer] = Batcher(self._file, MOST, WAYS)
+        # Apart, since those without a key wait for nobody.
+        self._keyed: Batcher[Draft, Answer] = Batcher(self._file, MOST, WAYS)
+        self._keyless: Batcher[Draft, Answer] = Batcher(self._file, MOST, WAYS)
 
     async def file(self, whose: Key, ask: Ask, idempotency_key: str | None) -> Receipt:
         """As `create_request`, committed. Raises Outage, too, when its turn does not come: then nothing was filed."""
         draft = requests.draft(self._codec, whose, ask, idempotency_key=idempotency_key)
+        batcher = self._keyless if idempotency_key is None else self._keyed
         try:
-            answer = await self._batcher.submit(draft)
+            answer = await batcher.submit(draft)
         except TimeoutError as error:
             raise Outage("The database takes no more requests at the moment.", "database") from error
         return requests.receipt(answer)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter as clock
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,6 +18,8 @@ from messaging.message import Envelope
 from messaging.positions import Positions
 from tests.fixtures.outbox import Service, drain, envelope, fill, migrated, subjects, write
 from tests.fixtures.stack import Database
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
@@ -141,6 +144,43 @@ async def test_one_statement_writes_the_row_and_its_event(service: Service) -> N
             cursor = await connection.execute(statement.encode(), {**events, "request": request})
             assert await cursor.fetchone() == expected
     assert stored(service) == [("first",), ("second",)]
+
+
+async def test_events_of_one_kind_become_the_rows_that_others_do(service: Service) -> None:
+    """Whole, in order, one with a trace and one without."""
+    columns = "topic, key, type, version, payload, source, subject, traceparent, id"
+    told = [
+        replace(envelope("t", text), traceparent=trace) for text, trace in (("b", None), ("a", TRACE), ("c", None))
+    ]
+    async with transaction(service) as connection:
+        await connection.execute(outbox.INSERT_ALIKE, outbox.alike(told))
+    alike = stored(service, columns)
+    service.execute("DELETE FROM outbox")
+    async with transaction(service) as connection:
+        await outbox.add(connection, told)
+    assert alike == stored(service, columns)
+    assert [row[6] for row in alike] == [told_.subject for told_ in told]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"topic": "other"},
+        {"type": "other"},
+        {"version": 2},
+        {"source": "other"},
+        {"occurred_at": datetime(2026, 1, 1, tzinfo=UTC)},
+    ],
+)
+def test_what_is_not_of_one_kind_is_not_written_as_if_it_were(changed: dict[str, Any]) -> None:
+    one = envelope("t", "one")
+    with pytest.raises(ValueError, match=r"one kind|when it happened"):
+        outbox.alike([one, replace(one, **changed)])
+    if "occurred_at" in changed:
+        with pytest.raises(ValueError, match="when it happened"):
+            outbox.alike([replace(one, **changed)])
+    with pytest.raises(ValueError, match="none"):
+        outbox.alike([])
 
 
 async def test_a_full_outbox_says_so(service: Service) -> None:
@@ -273,7 +313,7 @@ async def test_a_write_costs_what_it_did_after_many_rows(service: Service) -> No
 
 def test_a_statement_that_does_not_name_its_time_once_is_refused() -> None:
     """Where it is imported: rows and events with different times would go unnoticed."""
-    for insert in (outbox.INSERT, outbox.INSERT_ONE):
+    for insert in (outbox.INSERT, outbox.INSERT_ALIKE, outbox.INSERT_ONE):
         assert "clock_timestamp()" in insert
         assert outbox.stamped(insert, "now()") == insert.replace("clock_timestamp()", "now()")
     for reworded in ("INSERT INTO outbox SELECT now()", f"{outbox.INSERT_ONE}, clock_timestamp()"):

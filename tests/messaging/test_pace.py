@@ -34,6 +34,18 @@ def test_when_many_have_come_and_no_more_do_it_is_quick_again_at_once() -> None:
     assert pace.after(0, 2.2) == POLL_MIN
 
 
+def test_many_rows_of_one_transaction_are_no_flood() -> None:
+    """What is written after them leaves at once."""
+    pace, now = Pace(0.0), 0.0
+    for rows in (0, 5_000, *(0 for _ in range(50))):
+        now += POLL_MIN
+        assert pace.after(rows, now) == POLL_MIN
+
+
+def test_a_flood_is_noticed_before_it_has_cost_many_reads() -> None:
+    assert reads(3000, 0.1, Pace(0.0), 0.0)[0] < 20
+
+
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.floats(0.0, 1.0)), max_size=60))
 def test_it_is_never_longer_than_the_longest_and_never_shorter_than_the_shortest(
     comes: list[tuple[int, float]],
