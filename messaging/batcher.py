@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from messaging.errors import NoTurn
+
 _LOOK_SECONDS = 0.5
 """How often those whose turn does not come are looked at."""
 
@@ -18,7 +20,7 @@ class Ways(NamedTuple):
 
     patience  seconds after which it no longer holds up the next
     most      batches at once
-    wait      seconds an item waits for its batch to begin
+    wait      seconds an item waits for its batch to begin, while so many hang; then it is given up
     """
 
     patience: float
@@ -57,7 +59,7 @@ class Batcher(Generic[Item, Answer]):
     async def submit(self, item: Item) -> Answer:
         """The answer to one item, once its batch is done.
 
-        Raises TimeoutError when no batch has taken it within the `wait` of the ways: then nothing was done.
+        Raises NoTurn when it was given up (see `Ways`).
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._items.append(_Waiting(item, answer, time.monotonic()))
@@ -94,7 +96,7 @@ class Batcher(Generic[Item, Answer]):
             self._hanging.discard(me)
             if self._drains is me:
                 self._drains = None
-            self._go_on()
+        self._go_on()
 
     def _pass_by(self, task: asyncio.Task[None]) -> None:
         self._hanging.add(task)
@@ -112,7 +114,7 @@ class Batcher(Generic[Item, Answer]):
         while self._items and self._items[0].since < before:
             answer = self._items.popleft().answer
             if not answer.done():
-                answer.set_exception(TimeoutError("no batch took it in time"))
+                answer.set_exception(NoTurn("Too many batches hang; this is in none of them."))
         asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._expire)
 
     def _take(self) -> list[_Waiting[Item, Answer]]:
@@ -133,6 +135,11 @@ class Batcher(Generic[Item, Answer]):
             for waiting in batch:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(error)
+        except BaseException:
+            # The loop is closing. Nobody may wait for what will not come.
+            for waiting in batch:
+                waiting.answer.cancel()
+            raise
         else:
             for waiting, value in answered:
                 if not waiting.answer.done():

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from psycopg import AsyncConnection, InterfaceError, OperationalError
+from psycopg import AsyncConnection, Error, InterfaceError, OperationalError
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 from psycopg_pool.pool_async import AddConnection, MaintenanceTask
 
 from messaging.settings import ProcessSettings, read_secret
@@ -94,6 +94,12 @@ async def single_statements(pool: Pool) -> AsyncIterator[Connection]:
                 # Cancelled in the middle of something, or broken. To set it would raise, and so take the
                 # cancellation's place: a task that is to end would go on.
                 await connection.close()
+
+
+def may_be_done(error: Error) -> bool:
+    """Whether the connection broke under a statement: it may have been committed, and only its answer be lost."""
+    no_connection = isinstance(error, PoolClosed | PoolTimeout | TooManyRequests)
+    return isinstance(error, OperationalError) and error.sqlstate is None and not no_connection
 
 
 def is_outage(error: BaseException) -> bool:

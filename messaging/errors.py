@@ -12,6 +12,7 @@
     │   └── LostAttempts       the process died under this job too often
     ├── Fenced                 this run no longer owns the job; its effects are rolled back
     ├── OutboxFull             the outbox cannot drain; refuse new work (503), lose nothing
+    ├── NoTurn                 the batch that was to take this did not come; nothing was done, try again later
     └── Misconfigured          stop the process; a person must act
 
 An error a handler did not classify counts as Retryable: unknown never means "skip".
@@ -99,6 +100,10 @@ class Fenced(MessagingError):
 
 class OutboxFull(MessagingError):
     """More rows wait in the outbox than the limit allows."""
+
+
+class NoTurn(MessagingError):
+    """An item waited too long for its batch to begin, and is in none."""
 
 
 class Misconfigured(MessagingError):

@@ -36,7 +36,7 @@ class Line:
         self._canonical = to_parsing_canonical_form(self._own)
         self._frame = b""
         self._texts = all(field["type"] == "string" for field in self._own["fields"])
-        """Most events: then one look at the values' types tells that they fit."""
+        """Then one look at the values' types tells that they fit."""
         names = [field["name"] for field in schema["fields"]]
         if names != [field.name for field in fields(self.event)]:
             raise Misconfigured(f"{self.event.__name__} and its newest Avro schema differ in their fields.")

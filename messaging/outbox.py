@@ -14,7 +14,7 @@ from messaging.errors import OutboxFull
 from messaging.message import Envelope
 
 _NOW: LiteralString = "clock_timestamp()"
-"""When the events of INSERT and INSERT_ONE happen, unless an envelope says."""
+"""When the events of the INSERTs happen, unless an envelope says."""
 
 FULL = "WB503"
 """SQLSTATE the trigger raises when the outbox is full."""
@@ -57,7 +57,10 @@ SELECT id, %(event_topic)s::text, key, %(event_type)s::text, %(event_version)s::
 ) AS envelopes
 """
 """INSERT for events of one kind, which have topic, type, version and source in common and happen as they are written
-down; `alike` fills it in. What they need not say one by one is most of what an event costs.
+down; `alike` fills it in. What they need not say one by one is most of what an event costs. Lists are sent in binary
+form where they may hold bytes or long texts: as text each is escaped twice, 15 us a kilobyte.
+
+Each follows the row it is about where that is joined: `JOIN request ON request.id::text = subject ORDER BY place`.
 """
 
 INSERT_ONE: LiteralString = """
@@ -66,14 +69,11 @@ SELECT %(event_id)s::uuid, %(event_topic)s::text, %(event_key)s::text, %(event_t
     %(event_payload)s::bytea, %(event_source)s::text, %(event_subject)s::text, %(event_traceparent)s::text,
     coalesce(%(event_occurred_at)s::timestamptz, clock_timestamp())
 """
-"""INSERT for a statement that brings exactly one event; `one` fills it in. Arrays cost several times as much.
-
-It may be followed by `FROM request` instead of the condition, where that CTE gives one row or none.
-"""
+"""INSERT for exactly one event; `one` fills it in. Arrays cost several times as much."""
 
 
 def stamped(insert: LiteralString, at: LiteralString) -> LiteralString:
-    """INSERT or INSERT_ONE, whose events happen at this time, given as SQL. A row and its events in ONE statement
+    """An INSERT whose events happen at this time, given as SQL. A row and its events in ONE statement
     must share one: a sender is erased up to a moment, which must not fall between them (see `erasure`). Raises
     ValueError for a statement that does not name its time exactly once.
     """
@@ -116,12 +116,12 @@ def parameters(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
 def alike(envelopes: Sequence[Envelope]) -> Mapping[str, Any]:
     """The named parameters of INSERT_ALIKE. Raises ValueError when they are not of one kind, are none, or one of them
     says when it happened."""
-    kinds = {(e.topic, e.type, e.version, e.source, e.occurred_at) for e in envelopes}
+    if any(envelope.occurred_at is not None for envelope in envelopes):
+        raise ValueError("One of these events says when it happened.")
+    kinds = {(envelope.topic, envelope.type, envelope.version, envelope.source) for envelope in envelopes}
     if len(kinds) != 1:
         raise ValueError("These events are none, or not of one kind.")
-    [(topic, kind, version, source, happened)] = kinds
-    if happened is not None:
-        raise ValueError("One of these events says when it happened.")
+    [(topic, kind, version, source)] = kinds
     return {
         "event_topic": topic,
         "event_type": kind,

@@ -17,30 +17,35 @@ POLL_BUSY = 5e-5
 POLL_BUSY_MAX = 0.1
 """The longest wait in seconds, from 2,000 rows a second on."""
 
-PACE_SECONDS = 0.02
+PACE_SECONDS = 0.1
 """Over so many seconds, at least, the rate is taken."""
+
+SOON_SECONDS = 0.02
+"""Or over so many, to notice a flood before it has cost many reads."""
+
+EVIDENCE = 3
+"""Reads that found rows make a flood. Many rows of one transaction are none: what comes after them leaves at once."""
 
 
 class Pace:
     """One relay's. Times are seconds of a monotonic clock."""
 
     def __init__(self, now: float) -> None:
-        self._since = now
-        self._rows = 0
-        self._reads = 0
-        self._found = 0
         self._wait = POLL_MIN
+        self._begin(now)
 
     def after(self, rows: int, now: float) -> float:
         """A read brought so many rows, and no more wait: seconds to the next one."""
         self._rows += rows
-        self._reads += 1
         self._found += rows > 0
         seconds = now - self._since
-        if seconds >= PACE_SECONDS:
+        slow, proven = self._wait > POLL_MIN, self._found >= EVIDENCE
+        if seconds >= PACE_SECONDS or (not slow and proven and seconds >= SOON_SECONDS):
             rate = self._rows / seconds
-            # Many rows of one transaction are no flood: what comes after them is to leave at once.
-            flood = rate >= BUSY_RATE and self._found * 2 > self._reads
+            flood = rate >= BUSY_RATE and (slow or proven)
             self._wait = min(rate * POLL_BUSY, POLL_BUSY_MAX) if flood else POLL_MIN
-            self._since, self._rows, self._reads, self._found = now, 0, 0, 0
+            self._begin(now)
         return self._wait
+
+    def _begin(self, now: float) -> None:
+        self._since, self._rows, self._found = now, 0, 0

@@ -95,7 +95,10 @@ class Term:
                     self._rest()
             while self._under_way:
                 self._check()
-                self._publisher.push(0.05)
+                if self._publisher.unanswered():
+                    self._publisher.push(0.05)
+                else:
+                    time.sleep(POLL_MIN)
                 self._confirm()
         finally:
             self._publisher.discard()
@@ -107,7 +110,8 @@ class Term:
             self._cursor.ask()
             self._under_way.append(UnderWay(self._publisher.send(piece.rows), piece.end))
             self._cursor.collect()
-            self._publisher.poll(0)
+            if not piece.more:
+                self._publisher.push(0.001)
         elif self._under_way:
             self._under_way[-1].end = piece.end
         now = time.monotonic()

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from messaging.database import is_outage
+from messaging.database import is_outage, may_be_done
 from messaging.errors import Outage, OutboxFull
 from web import faults
 
@@ -226,6 +226,11 @@ async def _busy(request: Request, error: Exception) -> JSONResponse:
     log.warning("request.refused", error=str(error))
     if only_reads(request.method):
         detail = "The service cannot answer this at the moment. Ask again shortly."
+    elif isinstance(error, psycopg.Error) and may_be_done(error):
+        detail = (
+            "The service lost its database in the middle of this, and cannot tell whether it was kept. Send it again "
+            "shortly, under the same Idempotency-Key if it had one."
+        )
     else:
         detail = "The service cannot take new work at the moment; nothing was kept. Send it again shortly."
     return _response(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(BUSY_RETRY_SECONDS)})

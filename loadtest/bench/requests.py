@@ -48,6 +48,7 @@ def rows(_sizes: Sizes) -> Sequence[Row]:
     promise = at_least(0.9, of="ratio")
     return [
         Row("requests.served", "POST /api/requests with event", "requests/s", "without event", promise),
+        Row("requests.lone", "the same, one after the other", "requests/s", "without event"),
         Row("requests.filed", f"its statement alone, {AT_ONCE} at once, with event", "requests/s", "without event"),
     ]
 
@@ -67,7 +68,10 @@ async def opened(servers: Servers, sizes: Sizes) -> AsyncIterator[Callable[[], A
         ports = [stack.enter_context(serving.api_process(place, with_event=event)) for event in (True, False)]
         observer = await _connected(stack, conninfo)
         clerks = [await _connected(stack, conninfo) for _ in range(CLERKS)]
-        served = [partial(serving.rate, port, servers.token_secret, CONNECTIONS) for port in ports]
+        served, lone = (
+            [partial(serving.rate, port, servers.token_secret, connections) for port in ports]
+            for connections in (CONNECTIONS, 1)
+        )
         files = [partial(filing.create, conn, codec) for conn in clerks]
         filed = [partial(_rate, files, nullcontext), partial(_rate, files, filing.no_events)]
 
@@ -83,10 +87,11 @@ async def opened(servers: Servers, sizes: Sizes) -> AsyncIterator[Callable[[], A
         async def take() -> Round:
             return {
                 "requests.served": await in_turns(served, TURNS),
-                "requests.filed": await in_turns(filed, TURNS),
+                "requests.lone": await in_turns(lone, TURNS // 2),
+                "requests.filed": await in_turns(filed, TURNS // 2),
             }
 
-        for ways in (served, filed):  # plans and connections are made with the first ones
+        for ways in (served, lone, filed):  # plans and connections are made with the first ones
             await in_turns(ways, 1)
         yield take
 

@@ -77,7 +77,11 @@ async def rate(port: int, secret: str, connections: int, seconds: float) -> floa
         make = partial(_Client, request.encode(), began, began + seconds)
         _, client = await loop.create_connection(make, "127.0.0.1", port)
         clients.append(client)
-    counts = await asyncio.gather(*(client.answered for client in clients))
+    try:
+        counts = await asyncio.gather(*(client.answered for client in clients))
+    finally:
+        for client in clients:
+            client.close()
     return sum(counts) / (time.perf_counter() - began)
 
 
@@ -117,6 +121,11 @@ class _Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(f"hung up: {error}")
+
+    def close(self) -> None:
+        """Hang up."""
+        self.answered.cancel()
+        self._transport.close()
 
     def _fail(self, what: str) -> None:
         if not self.answered.done():

@@ -1,24 +1,34 @@
 """Where the API hands its requests in: what comes while others are being written is written together, next."""
 
+import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import psycopg
 
 from messaging.batcher import Batcher, Ways
 from messaging.codec import Codec
 from messaging.database import Pool, is_outage
-from messaging.errors import Outage
+from messaging.errors import NoTurn, Outage
 from messaging.message import Key
-from services.gateway import requests
 from services.gateway.asks import Ask
-from services.gateway.requests import Answer, Draft, Receipt, create_requests
+from services.gateway.requests import Answer, Draft, Receipt, create_requests, draft, receipt
 
 MOST = 64
 """Requests in one statement. Each has at most 20,000 characters, which it says twice: in its row and in its event."""
 
-WAYS = Ways(patience=0.05, most=4, wait=10.0)
+WAIT_SECONDS = 10.0
+"""How long one waits for a connection, or for its turn to have one."""
+
+WAYS = Ways(patience=0.05, most=4, wait=WAIT_SECONDS)
 """A statement may wait for another transaction under the same idempotency key, which is no reason for later ones to
-wait. The last figure is the patience of the pool of connections."""
+wait."""
+
+
+class _Handed(NamedTuple):
+    draft: Draft
+    until: float
+    """When it has waited long enough for a connection, by the monotonic clock."""
 
 
 class Desk:
@@ -28,21 +38,26 @@ class Desk:
         self._pool = pool
         self._codec = codec
         # Apart, since those without a key wait for nobody.
-        self._keyed: Batcher[Draft, Answer] = Batcher(self._file, MOST, WAYS)
-        self._keyless: Batcher[Draft, Answer] = Batcher(self._file, MOST, WAYS)
+        self._keyed: Batcher[_Handed, Answer] = Batcher(self._file, MOST, WAYS)
+        self._keyless: Batcher[_Handed, Answer] = Batcher(self._file, MOST, WAYS)
 
     async def file(self, whose: Key, ask: Ask, idempotency_key: str | None) -> Receipt:
         """As `create_request`, committed. Raises Outage, too, when its turn does not come: then nothing was filed."""
-        draft = requests.draft(self._codec, whose, ask, idempotency_key=idempotency_key)
+        handed = _Handed(
+            draft(self._codec, whose, ask, idempotency_key=idempotency_key), time.monotonic() + WAIT_SECONDS
+        )
         batcher = self._keyless if idempotency_key is None else self._keyed
         try:
-            answer = await batcher.submit(draft)
-        except TimeoutError as error:
+            answer = await batcher.submit(handed)
+        except NoTurn as error:
             raise Outage("The database takes no more requests at the moment.", "database") from error
-        return requests.receipt(answer)
+        return receipt(answer)
 
-    async def _file(self, drafts: Sequence[Draft]) -> list[Answer]:
-        async with self._pool.connection() as conn:
+    async def _file(self, handed: Sequence[_Handed]) -> list[Answer]:
+        drafts = [each.draft for each in handed]
+        # Of the oldest: it has waited for its turn, too.
+        patience = max(0.0, handed[0].until - time.monotonic())
+        async with self._pool.connection(patience) as conn:
             answers = await create_requests(conn, drafts)
             if len(drafts) > 1:
                 for place, answer in enumerate(answers):

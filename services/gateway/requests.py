@@ -27,7 +27,8 @@ class Draft:
     """A request and its event, about to be filed."""
 
     request: NewRequest
-    event: Envelope
+    event: Envelope | Outage
+    """Or why there cannot be one yet, which a repeat need not care about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def draft(
 ) -> Draft:
     """Pure but for the new id: the request and its event, in the running trace.
 
-    `codec` was prepared to write RequestCreated; raises Outage while it waits for the registry.
+    `codec` was prepared to write RequestCreated, or is expected to be.
     """
     request = NewRequest(
         id=new_id(),
@@ -69,11 +70,15 @@ def draft(
         body=ask.body,
         channel=channel,
     )
-    return Draft(request, codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose))
+    try:
+        return Draft(request, codec.envelope(event, source=SOURCE, subject=event.request_id, key=whose))
+    except Outage as unknown:
+        return Draft(request, unknown)
 
 
 async def create_requests(conn: Connection, drafts: Sequence[Draft]) -> list[Answer]:
-    """File requests, each with its event `request.created`, in one statement of the connection's transaction.
+    """File requests, each with its event `request.created`, in one statement of the connection's transaction. (Before
+    it another looks for repeats, if any has a key.)
 
     Never commits. Answers each draft, in order: with a receipt, or with OutboxFull, the database's error, a 422
     problem when the sender used the key for another ask before, or Outage when those with the key are erased as fast
@@ -115,7 +120,8 @@ async def create_request(
 def receipt(answer: Answer) -> Receipt:
     """The receipt. Raises what was answered instead."""
     if isinstance(answer, Exception):
-        raise answer
+        # Several callers may be told by the same one: none is to be shown the others' ways to it.
+        raise answer.with_traceback(None)
     return answer
 
 
@@ -138,8 +144,8 @@ async def _unanswered(conn: Connection, drafts: list[Draft], answers: dict[UUID,
 
 async def _unfiled(conn: Connection, drafts: list[Draft], answers: dict[UUID, Answer]) -> list[Draft]:
     """Files all but those whose key another has used in between, for whose end the statement has waited; the rest."""
-    if not drafts:
-        return []
-    filed = await store.file(conn, [draft.request for draft in drafts], [draft.event for draft in drafts])
+    told = [(draft.request, draft.event) for draft in drafts if not isinstance(draft.event, Outage)]
+    filed = await store.file(conn, *zip(*told, strict=True)) if told else set()
     answers |= {id_: Receipt(id_, repeated=False) for id_ in filed}
-    return [draft for draft in drafts if draft.request.id not in filed]
+    answers |= {draft.request.id: draft.event for draft in drafts if isinstance(draft.event, Outage)}
+    return [draft for draft in drafts if draft.request.id not in answers]

@@ -9,18 +9,23 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg_pool import PoolTimeout
 
 from messaging.batcher import Ways
 from messaging.codec import Codec
 from messaging.database import Pool
 from messaging.errors import Outage, OutboxFull
 from messaging.message import Key
+from messaging.registry import Registry
+from schemas import catalog
+from schemas.events import RequestCreated
 from services.gateway import desk as desks
 from services.gateway.asks import Ask
 from services.gateway.desk import Desk
 from services.gateway.records import OnceKey
 from services.gateway.requests import Answer, Draft, Receipt, create_request, create_requests, draft, receipt
 from tests.fixtures.processes import Home
+from tests.fixtures.stack import Infra
 from web.problems import Problem
 
 ASK = Ask("The printer is jammed", "Second floor.", "IT")
@@ -39,6 +44,15 @@ async def single_pool(pool: Pool) -> AsyncIterator[Pool]:
     singles = type(pool)(pool.conninfo, kwargs={"autocommit": True}, min_size=1, max_size=8, open=False)
     async with singles:
         yield singles
+
+
+@asynccontextmanager
+async def registry_of(infra: Infra) -> AsyncIterator[Registry]:
+    registry = Registry(infra.registry_url)
+    try:
+        yield registry
+    finally:
+        await registry.close()
 
 
 @contextmanager
@@ -68,6 +82,19 @@ def titles(home: Home, tenant: str) -> list[str]:
 
 def receipts(answers: Sequence[Answer]) -> list[Receipt]:
     return [receipt(answer) for answer in answers]
+
+
+async def test_a_repeat_needs_no_schema(pool: Pool, codec: Codec, infra: Infra, tenant: str) -> None:
+    """While the registry has not told how to write events, only what is new waits for it."""
+    ann = Key(tenant, "ann")
+    async with registry_of(infra) as registry, pool.connection() as conn:
+        unknowing = catalog.codec(registry)
+        unknowing.expect([RequestCreated])
+        first = await create_request(conn, codec, ann, ASK, idempotency_key="k")
+        drafts = [draft(unknowing, ann, ASK, idempotency_key=key) for key in ("k", "l", None)]
+        again, *new = await create_requests(conn, drafts)
+    assert again == Receipt(first.id, repeated=True)
+    assert [type(answer) for answer in new] == [Outage, Outage]
 
 
 async def test_they_are_one_statement_and_keep_their_order(home: Home, codec: Codec, tenant: str) -> None:
@@ -212,3 +239,56 @@ async def test_whose_turn_does_not_come_is_told_and_not_filed(
         assert [one.repeated for one in await asyncio.gather(*waits)] == [False, False]
         await desk.file(ann, Ask("afterwards", "", "IT"), None)
     assert titles(home, tenant) == [ASK.title, ASK.title, "afterwards"]
+
+
+async def test_a_connection_that_breaks_is_told_to_all_whom_it_carried(
+    home: Home, pool: Pool, codec: Codec, tenant: str
+) -> None:
+    """They are in one statement, which hangs; its backend is terminated. Nothing is kept, and the next are filed."""
+    async with single_pool(pool) as singles, await psycopg.AsyncConnection.connect(home.admin) as blocker:
+        desk = Desk(singles, codec)
+        await blocker.execute("lock table outbox in access exclusive mode")
+        filing = [asyncio.create_task(desk.file(Key(tenant, "ann"), ASK, None)) for _ in range(10)]
+        blocked = (
+            "select pid from pg_stat_activity"
+            " where cardinality(pg_blocking_pids(pid)) > 0 and datname = current_database()"
+        )
+        async with asyncio.timeout(30):
+            while not (waiting := await (await blocker.execute(blocked)).fetchall()):
+                await asyncio.sleep(0.03)
+        assert len(waiting) == 1
+        await blocker.execute("select pg_terminate_backend(%s)", waiting[0])
+        answers = await asyncio.gather(*filing, return_exceptions=True)
+        assert all(isinstance(answer, psycopg.OperationalError) for answer in answers)
+        await blocker.rollback()
+        assert titles(home, tenant) == []
+        async with asyncio.timeout(30):
+            await desk.file(Key(tenant, "ann"), Ask("next", "", "IT"), None)
+    assert titles(home, tenant) == ["next"]
+
+
+async def test_while_there_is_no_connection_nobody_waits_longer_than_the_pool_does(
+    pool: Pool, codec: Codec, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever one comes: those before them wait for the same connections, and their own wait is counted with it."""
+    monkeypatch.setattr(desks, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(desks, "WAYS", desks.WAYS._replace(wait=1.0))
+    waited: list[float] = []
+
+    async def file(desk: Desk, later: float, number: int) -> None:
+        await asyncio.sleep(later)
+        began = time.monotonic()
+        with pytest.raises((Outage, PoolTimeout)):
+            await desk.file(Key(tenant, "ann"), ASK, f"{number}" if number % 2 else None)
+        waited.append(time.monotonic() - began)
+
+    gone = "host=127.0.0.1 port=1 dbname=gone connect_timeout=1"
+    nowhere = type(pool)(gone, min_size=1, max_size=2, open=False, reconnect_timeout=60.0)
+    await nowhere.open()
+    desk = Desk(nowhere, codec)
+    try:
+        await asyncio.gather(*(file(desk, number * 0.03, number) for number in range(100)))
+    finally:
+        await nowhere.close()
+    # And half a second until the next look at those whose turn does not come.
+    assert max(waited) < 1.9, sorted(waited)[-5:]

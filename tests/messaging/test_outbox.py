@@ -174,11 +174,8 @@ async def test_events_of_one_kind_become_the_rows_that_others_do(service: Servic
 )
 def test_what_is_not_of_one_kind_is_not_written_as_if_it_were(changed: dict[str, Any]) -> None:
     one = envelope("t", "one")
-    with pytest.raises(ValueError, match=r"one kind|when it happened"):
+    with pytest.raises(ValueError, match="when it happened" if "occurred_at" in changed else "one kind"):
         outbox.alike([one, replace(one, **changed)])
-    if "occurred_at" in changed:
-        with pytest.raises(ValueError, match="when it happened"):
-            outbox.alike([replace(one, **changed)])
     with pytest.raises(ValueError, match="none"):
         outbox.alike([])
 

@@ -1,5 +1,7 @@
 """How long the relay waits between two reads."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,30 @@ def test_many_rows_of_one_transaction_are_no_flood() -> None:
     for rows in (0, 5_000, *(0 for _ in range(50))):
         now += POLL_MIN
         assert pace.after(rows, now) == POLL_MIN
+
+
+@pytest.mark.parametrize("since", [0.003, 0.025, 0.25, 100.0])
+def test_rows_that_wake_a_sleeper_are_no_flood(since: float) -> None:
+    """Asleep it looks seldom, so what it finds then says nothing of what comes next."""
+    pace = Pace(0.0)
+    assert pace.after(0, 1.0) == POLL_MIN
+    assert pace.after(64, 1.0 + since) == POLL_MIN
+
+
+@pytest.mark.parametrize(("rate", "lump"), [(1000, 8), (1500, 20), (2000, 20), (3000, 10)])
+def test_a_flood_that_comes_in_lumps_is_one(rate: int, lump: int) -> None:
+    """As from a service that writes what comes at once in one transaction: most quick reads find nothing."""
+    chance, pace, now, waits = random.Random(1), Pace(0.0), 0.0, []
+    due = chance.expovariate(rate / lump)
+    while now < 20.0:
+        rows = 0
+        while due <= now:
+            rows += lump
+            due += chance.expovariate(rate / lump)
+        wait = pace.after(rows, now)
+        waits.append(wait)
+        now += wait
+    assert sum(wait for wait in waits if wait > POLL_MIN) > 0.9 * sum(waits)
 
 
 def test_a_flood_is_noticed_before_it_has_cost_many_reads() -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from services.gateway import requests
+from services.gateway import asks
 from services.notifications import subscribing
 from tests.fixtures.processes import Running
 from tests.notifications.conftest import Start
@@ -116,7 +116,7 @@ def test_a_team_is_named_as_requests_name_it(team: str) -> None:
     at_fault: list[list[str]] = []
     ada = Identity("acme", "ada", frozenset({"admin"}), "s", 2**31)
     subscribed = taken(lambda: subscribing.owner(ada, team).name)
-    assert subscribed == taken(lambda: requests.parse("t", "b", team).team)
+    assert subscribed == taken(lambda: asks.parse("t", "b", team).team)
     assert subscribed in (None, team.strip())
     assert at_fault == ([] if subscribed else [["team"], ["team"]])
 
