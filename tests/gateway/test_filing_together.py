@@ -220,6 +220,37 @@ async def test_one_that_waits_for_another_transaction_holds_nobody_up(
     assert len(titles(home, tenant)) == 21
 
 
+async def test_many_tries_under_one_key_that_hangs_take_one_way(
+    home: Home, pool: Pool, codec: Codec, desk: Desk, tenant: str
+) -> None:
+    """However often and patiently they come: all others, with a key or without, go on."""
+    ann, ben = Key(tenant, "ann"), Key(tenant, "ben")
+    async with pool.connection() as other:
+        first = await create_request(other, codec, ann, ASK, channel="message", idempotency_key="k")
+        tries = []
+        for n in range(3 * desks.WAYS.most):
+            tries.append(asyncio.create_task(desk.file(ann, ASK if n % 2 else OTHER, "k")))
+            await asyncio.sleep(2 * desks.WAYS.patience)
+            async with asyncio.timeout(5):
+                await desk.file(ben, Ask(f"{n}", "", "IT"), f"{n}")
+        await other.commit()
+        answers = await asyncio.gather(*tries, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Problem, Receipt] * (len(tries) // 2)
+    assert {answer.id for answer in answers if isinstance(answer, Receipt)} == {first.id}
+    assert len(titles(home, tenant)) == 1 + len(tries)
+
+
+async def test_a_caller_that_goes_lets_the_next_under_its_key_in(home: Home, desk: Desk, tenant: str) -> None:
+    ann = Key(tenant, "ann")
+    for turn in range(20):
+        gone = asyncio.create_task(desk.file(ann, ASK, f"k{turn}"))
+        await asyncio.sleep(0.0005 * turn)
+        gone.cancel()
+        async with asyncio.timeout(5):
+            await desk.file(ann, ASK, f"k{turn}")
+    assert len(titles(home, tenant)) == 20
+
+
 async def test_whose_turn_does_not_come_is_told_and_not_filed(
     home: Home, pool: Pool, codec: Codec, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
