@@ -110,10 +110,6 @@ class Publisher:
         self._producer.poll(seconds)
         self._check_failure()
 
-    def unanswered(self) -> int:
-        """How many records have no delivery report yet."""
-        return len(self._producer)
-
     def push(self, seconds: float) -> None:
         """As `poll`, until every report is in or the time is over, and nothing lingers meanwhile."""
         # The library counts whole milliseconds; of none it would come back at once, again and again.
@@ -173,7 +169,7 @@ class Publisher:
         """Keep sets of records below the smallest limit met: a larger set would be refused with all that is in it."""
         if limit >= self._batch_bytes:
             return
-        while self.unanswered():
+        while len(self._producer):
             self._check()
             self.push(0.05)
         self._batch_bytes = limit

@@ -87,7 +87,7 @@ class Term:
                 if early <= 0 and self._rows_under_way() <= SLICE_ROWS and self._accept(self._cursor.next()):
                     continue
                 pause = early if early > 0 else POLL_MIN
-                if self._publisher.unanswered():
+                if self._unanswered():
                     self._publisher.push(pause)
                 elif self._under_way or early > 0:
                     self._stop.wait(pause)
@@ -95,7 +95,7 @@ class Term:
                     self._rest()
             while self._under_way:
                 self._check()
-                if self._publisher.unanswered():
+                if self._unanswered():
                     self._publisher.push(0.05)
                 else:
                     time.sleep(POLL_MIN)
@@ -172,6 +172,9 @@ class Term:
         first = self._under_way[0].batch if self._under_way else None
         self._backlog.update(waiting, drawn, first)
         self._watchdog.look()
+
+    def _unanswered(self) -> bool:
+        return any(sent.batch.outstanding for sent in self._under_way)
 
     def _rows_under_way(self) -> int:
         return sum(len(sent.batch.rows) for sent in self._under_way)

@@ -234,6 +234,7 @@ def test_an_api_that_starts_while_postgres_is_away_waits_for_it(infra: Infra, ho
         healing.start()
         with killed_at_the_end(infra, home, tmp_path, **given) as (api, ann):
             healing.join()
+            wait_for(lambda: status(api.url, "readyz") == 200)
             assert ann.post(PATH, json={"title": "A chair", "team": "IT"}).status_code == 201
     said = api.log.read_text()
     assert '"resource": "database"' in said
