@@ -41,8 +41,8 @@ class Batcher(Generic[Item, Answer]):
     """Collects items and gives them to `work` in batches of up to `limit`, one batch at a time unless told
     other `ways`.
 
-    `work` answers each item, in order. When it raises, every item of that batch raises the same. An item whose caller
-    has gone before its batch begins is not worked on.
+    `work` answers each item, in order. When it raises, every item of that batch raises the same. Given ways round
+    what hangs, an item whose caller has gone before its batch begins is not worked on.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Batcher(Generic[Item, Answer]):
         batch: list[_Waiting[Item, Answer]] = []
         while self._items and len(batch) < self._limit:
             waiting = self._items.popleft()
-            if not waiting.answer.done():
+            if self._ways.most == 1 or not waiting.answer.done():
                 batch.append(waiting)
         return batch
 

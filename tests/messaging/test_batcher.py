@@ -197,7 +197,7 @@ async def test_whose_turn_does_not_come_is_told_and_not_worked_on() -> None:
 
 async def test_one_whose_caller_has_gone_before_its_turn_is_not_worked_on() -> None:
     work = Hanging()
-    batcher = Batcher(work, limit=1)
+    batcher = Batcher(work, limit=1, ways=Ways(patience=60.0, most=2, wait=60.0))
     tasks = [asyncio.create_task(batcher.submit(item)) for item in range(3)]
     await asyncio.sleep(0.01)
     tasks[1].cancel()
