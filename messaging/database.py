@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from psycopg import AsyncConnection, Error, InterfaceError, OperationalError
+from psycopg import AsyncConnection, InterfaceError, OperationalError
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
@@ -96,7 +96,7 @@ async def single_statements(pool: Pool) -> AsyncIterator[Connection]:
                 await connection.close()
 
 
-def may_be_done(error: Error) -> bool:
+def may_be_done(error: BaseException) -> bool:
     """Whether the connection broke under a statement: it may have been committed, and only its answer be lost."""
     no_connection = isinstance(error, PoolClosed | PoolTimeout | TooManyRequests)
     return isinstance(error, OperationalError) and error.sqlstate is None and not no_connection

@@ -58,7 +58,7 @@ SELECT id, %(event_topic)s::text, key, %(event_type)s::text, %(event_version)s::
 """
 """INSERT for events of one kind, which have topic, type, version and source in common and happen as they are written
 down; `alike` fills it in. What they need not say one by one is most of what an event costs. Lists are sent in binary
-form where they may hold bytes or long texts: as text each is escaped twice, 15 us a kilobyte.
+form where they may hold bytes or long texts: as text each is escaped twice, 15 us an event.
 
 Each follows the row it is about where that is joined: `JOIN request ON request.id::text = subject ORDER BY place`.
 """

@@ -226,7 +226,7 @@ async def _busy(request: Request, error: Exception) -> JSONResponse:
     log.warning("request.refused", error=str(error))
     if only_reads(request.method):
         detail = "The service cannot answer this at the moment. Ask again shortly."
-    elif isinstance(error, psycopg.Error) and may_be_done(error):
+    elif may_be_done(error):
         detail = (
             "The service lost its database in the middle of this, and cannot tell whether it was kept. Send it again "
             "shortly, under the same Idempotency-Key if it had one."

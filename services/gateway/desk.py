@@ -81,5 +81,5 @@ class Desk:
                 for place, answer in enumerate(answers):
                     if isinstance(answer, psycopg.Error) and not is_outage(answer):
                         # It may be the fault of one of them, which the others need not share.
-                        answers[place : place + 1] = await create_requests(conn, drafts[place : place + 1])
+                        [answers[place]] = await create_requests(conn, [drafts[place]])
             return answers

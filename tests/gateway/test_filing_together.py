@@ -13,7 +13,7 @@ from psycopg_pool import PoolTimeout
 
 from messaging.batcher import Ways
 from messaging.codec import Codec
-from messaging.database import Pool
+from messaging.database import Connection, Pool
 from messaging.errors import Outage, OutboxFull
 from messaging.message import Key
 from messaging.registry import Registry
@@ -53,6 +53,13 @@ async def registry_of(infra: Infra) -> AsyncIterator[Registry]:
         yield registry
     finally:
         await registry.close()
+
+
+@asynccontextmanager
+async def holding(pool: Pool, codec: Codec, whose: Key) -> AsyncIterator[tuple[Connection, Receipt]]:
+    """Another transaction, still open, that has filed under the sender's key "k"."""
+    async with pool.connection() as other:
+        yield other, await create_request(other, codec, whose, ASK, channel="message", idempotency_key="k")
 
 
 @contextmanager
@@ -208,8 +215,7 @@ async def test_one_that_waits_for_another_transaction_holds_nobody_up(
     home: Home, pool: Pool, codec: Codec, desk: Desk, tenant: str
 ) -> None:
     ann, ben = Key(tenant, "ann"), Key(tenant, "ben")
-    async with pool.connection() as other:
-        first = await create_request(other, codec, ann, ASK, channel="message", idempotency_key="k")
+    async with holding(pool, codec, ann) as (other, first):
         waits = [asyncio.create_task(desk.file(ann, ASK, "k")) for _ in range(3)]
         async with asyncio.timeout(5):
             for n in range(20):
@@ -225,8 +231,7 @@ async def test_many_tries_under_one_key_that_hangs_take_one_way(
 ) -> None:
     """However often and patiently they come: all others, with a key or without, go on."""
     ann, ben = Key(tenant, "ann"), Key(tenant, "ben")
-    async with pool.connection() as other:
-        first = await create_request(other, codec, ann, ASK, channel="message", idempotency_key="k")
+    async with holding(pool, codec, ann) as (other, first):
         tries = []
         for n in range(3 * desks.WAYS.most):
             tries.append(asyncio.create_task(desk.file(ann, ASK if n % 2 else OTHER, "k")))
@@ -256,10 +261,9 @@ async def test_whose_turn_does_not_come_is_told_and_not_filed(
 ) -> None:
     monkeypatch.setattr(desks, "WAYS", Ways(patience=0.02, most=2, wait=0.2))
     ann = Key(tenant, "ann")
-    async with single_pool(pool) as singles, pool.connection() as other:
+    async with single_pool(pool) as singles, holding(pool, codec, ann) as (other, _):
         desk = Desk(singles, codec)
-        for key in "kl":
-            await create_request(other, codec, ann, ASK, idempotency_key=key)
+        await create_request(other, codec, ann, ASK, idempotency_key="l")
         waits = []
         for key in "kl":
             waits.append(asyncio.create_task(desk.file(ann, ASK, key)))
