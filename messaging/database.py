@@ -7,6 +7,7 @@ from pathlib import Path
 
 from psycopg import AsyncConnection, InterfaceError, OperationalError
 from psycopg.conninfo import make_conninfo
+from psycopg.errors import IdleInTransactionSessionTimeout
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
@@ -106,9 +107,10 @@ def is_outage(error: BaseException) -> bool:
     """Whether the database is away or refusing everybody, as opposed to one statement failing.
 
     No SQLSTATE: the connection broke or none could be had. Class 08: connection; 53: out of a resource; 57P: shut
-    down, crashed or starting. A statement's own fault (deadlock, time-out) is not an outage.
+    down, crashed or starting. One that stood still in a transaction has lost its connection and what it did there. A
+    statement's own fault (deadlock, time-out) is not an outage.
     """
-    if isinstance(error, InterfaceError):
+    if isinstance(error, InterfaceError | IdleInTransactionSessionTimeout):
         return True
     if not isinstance(error, OperationalError):
         return False

@@ -22,11 +22,17 @@ from psycopg.conninfo import make_conninfo
 
 from messaging.database import Pool, is_outage
 from messaging.errors import Misconfigured, Outage, reason
+from messaging.ledger import WORKER_SILENT_SECONDS
 
 DIRECTORY = Path(__file__).parent / "migrations"
 """This room's own migrations; every service's database has them."""
 
 OWNER = "workbot_owner"
+
+IDLE_IN_TRANSACTION = sql.Literal(f"{WORKER_SILENT_SECONDS:g}s")
+"""How long a process may stand still in a transaction before Postgres ends it: no longer than until its jobs are
+another's, who would wait for the rows that it holds locked.
+"""
 
 _LOCK = 1_987_000
 """Advisory lock of the deploy step, in the database it changes (for roles and databases: `postgres`)."""
@@ -107,9 +113,9 @@ def provision(admin_conninfo: str, service: str, password: str, owner_password: 
         for statement in (
             "REVOKE ALL ON DATABASE {0} FROM PUBLIC",
             "GRANT CONNECT ON DATABASE {0} TO {0}",
-            "ALTER ROLE {0} IN DATABASE {0} SET idle_in_transaction_session_timeout = '60s'",
+            "ALTER ROLE {0} IN DATABASE {0} SET idle_in_transaction_session_timeout = {1}",
         ):
-            connection.execute(sql.SQL(statement).format(sql.Identifier(service)))
+            connection.execute(sql.SQL(statement).format(sql.Identifier(service), IDLE_IN_TRANSACTION))
 
 
 def migrate(owner_conninfo: str, directories: Sequence[Path], app_role: str) -> list[str]:

@@ -16,6 +16,8 @@ from services.documents.storage import Storage
 ORPHANED_AFTER_SECONDS = HOUR
 """How long a file may wait for its row: far longer than any request lives."""
 _BATCH = 1000
+_FILES_AT_ONCE = 100
+"""Files removed between two statements of a transaction, which Postgres ends when nothing comes for 6 s."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +47,8 @@ async def _remove_orphans(conn: Connection, storage: Storage) -> None:
     """Files that no document names: their request died between storing them and writing the row, or their time is
     over, or their sender was erased."""
     keys = await storage.older_than(ORPHANED_AFTER_SECONDS)
-    for first in range(0, len(keys), _BATCH):
-        batch = keys[first : first + _BATCH]
+    for first in range(0, len(keys), _FILES_AT_ONCE):
+        batch = keys[first : first + _FILES_AT_ONCE]
         orphans = set(batch) - await store.known_keys(conn, batch)
         for key in orphans:
             await storage.remove(key)

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import sql
 
 from messaging.deadletter import DEAD_REASON
 from messaging.message import headers_to_dict
-from messaging.migrate import migrate
+from messaging.migrate import IDLE_IN_TRANSACTION, migrate
 from messaging.policy import Subscription
 from tests.fixtures.stack import Database, Infra
 from tests.messaging.harness import committed, read_all, send, subscription, until
@@ -70,6 +71,9 @@ def site(infra: Infra, database: Database, topic: Callable[..., str]) -> Iterato
         conn.execute("create table starts (job text, attempt int, pid int)")
         conn.execute("create table effects (job text, pid int)")
         conn.execute("create table ends (job text, attempts int, error text)")
+        # As for the role of a service.
+        limit = sql.SQL("alter database {} set idle_in_transaction_session_timeout = {}")
+        conn.execute(limit.format(sql.Identifier(database.name), IDLE_IN_TRANSACTION))
     sub = subscription(topic())
     topic(name=sub.retry_topic)
     topic(name=sub.dead_letter_topic)
@@ -149,6 +153,23 @@ async def test_a_frozen_worker_is_replaced_and_does_no_harm_when_it_thaws(site: 
     late = site.send([(f"acme:s{n}", {"do": "effect"}) for n in range(20)])
     await until(lambda: site.count("effects") >= 80, 30, "both go on")
     assert sorted(job for (job,) in site.rows("select job from effects")) == sorted(ids + late)
+
+
+async def test_a_worker_that_freezes_with_a_row_of_the_ledger_in_its_hand_holds_nobody_up(site: Site) -> None:
+    """Its transaction is open: whoever asks for that job waits for its row, and so do all that ask in one batch."""
+    ids = site.send([(f"acme:s{n % 5}", {"do": "effect", "seconds": 0.2}) for n in range(40)])
+    first = site.start()
+    await until(lambda: site.count("effects") >= 40, 30)
+    ids += site.send([("acme:s0", {"do": "freeze"})])
+    ids += site.send([(f"acme:s{n % 5}", {"do": "effect", "seconds": 0.2}) for n in range(40)])
+    second = site.start()
+    await until(lambda: site.count("effects") >= 81, 60, "the other worker does all of it")
+    os.kill(first.pid, signal.SIGCONT)
+    await asyncio.sleep(6.0)
+    assert first.poll() is None
+    assert second.poll() is None
+    assert sorted(job for (job,) in site.rows("select job from effects")) == sorted(ids)
+    assert site.count("ends") == 0
 
 
 async def test_ordered_jobs_keep_their_order_over_kills(site: Site) -> None:

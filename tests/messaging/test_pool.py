@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
-from messaging.database import Pool, make_pool
+from messaging.database import Pool, is_outage, make_pool, may_be_done
 from messaging.settings import ProcessSettings
 from tests.fixtures.outbox import Proxy
 from tests.fixtures.stack import Database
@@ -53,3 +53,16 @@ async def test_a_server_that_was_away_is_found_again_at_once(cuttable: tuple[Poo
         while not await answers(pool, 0.5):
             pass
     assert time.monotonic() - healed_at < (healed_at - cut_at) / 2
+
+
+async def test_who_stood_still_in_a_transaction_has_lost_the_connection_and_what_it_did(database: Database) -> None:
+    async with await psycopg.AsyncConnection.connect(database.conninfo) as conn:
+        await conn.execute("set idle_in_transaction_session_timeout = '50ms'")
+        await conn.execute("create table unfinished ()")
+        await asyncio.sleep(0.5)
+        with pytest.raises(psycopg.Error) as ended:
+            await conn.execute("select 1")
+        assert is_outage(ended.value)
+        assert not may_be_done(ended.value)
+    with database.connect() as other:
+        assert other.execute("select to_regclass('unfinished')").fetchone() == (None,)

@@ -3,6 +3,7 @@
 {"do": "effect", "seconds": 0.1}   wait, then write one row of effects in the job's transaction
 {"do": "exit"}                     end this process at once, as a segmentation fault would
 {"do": "fail", "times": 2}         fail that many attempts, then write the effect
+{"do": "freeze"}                   the first run stops its process before COMMIT, the next writes the effect
 """
 
 import asyncio
@@ -38,9 +39,25 @@ class Scripted:
             os.kill(os.getpid(), signal.SIGKILL)
         if event["do"] == "fail" and job.attempt <= event["times"]:
             raise Retryable("told to fail")
+        if event["do"] == "freeze":
+            await self._freeze_once(job)
         await asyncio.sleep(event.get("seconds", 0.0))
         async with job.transaction() as conn:
             await conn.execute("insert into effects values (%s, %s)", (job.id, os.getpid()))
+
+    async def _freeze_once(self, job: Job) -> None:
+        async with self._pool.connection() as conn:
+            row = await (await conn.execute("select count(*) from starts where job = %s", (job.id,))).fetchone()
+        finish = job.finish
+        if row != (1,) or finish is None:
+            return
+
+        async def finish_and_stop(conn: Connection) -> bool:
+            held = await finish(conn)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return held
+
+        job.finish = finish_and_stop
 
     async def retrying(self, conn: Connection, job: Job, error: MessagingError, due_at: datetime) -> None:
         """Nothing to note."""

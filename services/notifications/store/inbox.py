@@ -13,18 +13,13 @@ from messaging.message import new_id
 from services.notifications.notices import Notice
 from services.notifications.records import Entry, Sight
 
-HOLD_SECONDS = 5.0
-"""How long a process that stands still may hold a tenant's row, and so whoever tells that tenant something."""
-
 READ_BATCH = 1000
 """Notifications marked as read in one statement."""
 
 # The row lock on the feed is what orders the commits; it is taken here, late in the transaction.
 _ADD = """
-with patience as materialized (
-    select set_config('idle_in_transaction_session_timeout', %(hold)s, true)
-), feed as (
-    insert into feeds as f (tenant, last_seq) select %(tenant)s, cardinality(%(ids)s::uuid[]) from patience
+with feed as (
+    insert into feeds as f (tenant, last_seq) values (%(tenant)s, cardinality(%(ids)s::uuid[]))
     on conflict (tenant) do update set last_seq = f.last_seq + excluded.last_seq
     returning last_seq - cardinality(%(ids)s::uuid[]) as before
 )
@@ -129,7 +124,6 @@ async def add(conn: Connection, event_id: str, notices: Sequence[Notice], about:
     cursor = await conn.execute(
         _ADD,
         {
-            "hold": str(int(HOLD_SECONDS * 1000)),
             "tenant": notices[0].tenant,
             "event_id": event_id,
             "about": about,
