@@ -152,7 +152,9 @@ def command(
 
 
 async def _sleep_until(moment: float) -> None:
-    await asyncio.sleep(max(0.0, moment - time.monotonic()))
+    # The loop's timers count whole milliseconds, so one may fire a little early.
+    while (left := moment - time.monotonic()) > 0:
+        await asyncio.sleep(left)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ import aiokafka
 import faust
 from faust.transport.drivers import aiokafka as driver
 
+from services.analytics import fetching
 from services.analytics.committing import Committing
 
 READ_COMMITTED = "read_committed"
 
 
-class Thread(driver.AIOKafkaConsumerThread):
+class Thread(fetching.Thread):
     """Where the Kafka client runs."""
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:

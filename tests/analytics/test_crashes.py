@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from tests.analytics.conftest import Place, Start, read, received, request, until
+from tests.analytics.worker import SLOW
 from tests.fixtures.outbox import Proxy
 
 EVENTS = 3200
@@ -90,3 +91,19 @@ def test_a_second_process_stands_by_and_takes_over_also_while_kafka_is_away(
             until(lambda: second.total() == 801, second)
     finally:
         kafka.close()
+
+
+def test_a_fetch_that_a_recovery_overtakes_takes_nothing_away(place: Place, start: Start, tmp_path: Path) -> None:
+    """It is asked for while the tables recover, and carried out when they have. Nothing is committed yet, so there is
+    nothing to go back to, and nothing comes afterwards that would show what is missing."""
+    events = [received(1), received(2, sender="bob"), received(3, tenant="other"), read(1), request(1)]
+    place.send(events)
+    with start() as counter:
+        until(lambda: place.committed() == len(events), counter)
+    shutil.rmtree(tmp_path / "tables")
+    place.rewind()
+    (tmp_path / SLOW).touch()
+    with start() as counter:
+        until(lambda: place.committed() == len(events), counter)
+        assert (counter.total(), counter.total("other")) == (4, 1)
+        assert counter.repeats() == len(events)
