@@ -153,7 +153,7 @@ def command(
 
 async def _sleep_until(moment: float) -> None:
     # The loop's timers count whole milliseconds, so one may fire a little early.
-    while (left := moment - time.monotonic()) > 0:
+    while (left := moment - time.monotonic()) > 0:  # noqa: ASYNC110 - time tells of itself
         await asyncio.sleep(left)
 
 

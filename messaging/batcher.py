@@ -42,7 +42,8 @@ class Batcher(Generic[Item, Answer]):
     other `ways`.
 
     `work` answers each item, in order. When it raises, every item of that batch raises the same. Given ways round
-    what hangs, an item whose caller has gone before its batch begins is not worked on.
+    what hangs, an item whose caller has gone before its batch begins is not worked on. Without them it is: the end of
+    a run is recorded also when the run was cancelled.
     """
 
     def __init__(
