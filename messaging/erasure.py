@@ -16,6 +16,7 @@ from typing import LiteralString
 
 from messaging.database import Connection
 from messaging.errors import MessagingError
+from messaging.ledger import WORKER_SILENT_SECONDS
 from messaging.message import TIME, Key, header_text
 
 BATCH = 10_000
@@ -132,7 +133,12 @@ async def mark(conn: Connection, owner: Key, at: datetime) -> datetime:
     The connection is the owner's of the tables, and in no transaction.
     """
     async with conn.transaction():
-        await conn.execute("select set_config('lock_timeout', %s, true)", [f"{PATIENCE.total_seconds():g}s"])
+        # Whoever stands still here is in the way of what the sender's events bring.
+        await conn.execute(
+            "select set_config('lock_timeout', %s, true),"
+            " set_config('idle_in_transaction_session_timeout', %s, true)",
+            [f"{PATIENCE.total_seconds():g}s", f"{WORKER_SILENT_SECONDS:g}s"],
+        )
         # Whoever has asked `when` shares the lock until its rows are committed. Other senders are not kept waiting.
         await conn.execute("select pg_advisory_xact_lock(erasure_lock(%s))", [digest(owner)])
         row = await (await conn.execute(_MARK, [digest(owner), at])).fetchone()

@@ -37,7 +37,9 @@ class Job:
     async def transaction(self) -> AsyncIterator[Connection]:
         """The transaction of this run's effects: they and the ledger's `done` commit together, once.
 
-        Use it exactly once, at the end. Raises Fenced (and rolls back) when another run has taken the job over.
+        Use it exactly once, at the end, and wait for nothing but the database in it: Postgres ends a transaction in
+        which nothing comes for 6 s, which counts as an outage. Raises Fenced (and rolls back) when another run has
+        taken the job over.
         """
         if self.pool is None or self.finish is None:
             raise MessagingError("This consumer keeps no ledger, so its jobs have no transaction.")
@@ -51,7 +53,8 @@ class Job:
 
 
 class Handler(Protocol):
-    """How one kind of job is done. The two hooks run in the transaction that notes the outcome in the ledger."""
+    """How one kind of job is done. The two hooks run in the transaction that notes the outcome in the
+    ledger, and wait for nothing but the database."""
 
     async def run(self, job: Job) -> None:
         """Do the job. Raises Retryable, NotRetryable, Throttled or Outage; anything else counts as Retryable."""

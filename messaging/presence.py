@@ -7,8 +7,9 @@ is frozen, which no lock shows.
 import asyncio
 
 import structlog
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, Error, OperationalError
 
+from messaging.database import is_outage
 from messaging.errors import Outage
 from messaging.ledger import WORKER_SILENT_SECONDS
 
@@ -47,7 +48,9 @@ class Presence:
                 self._locked = False
                 await connection.close()
                 raise
-        except OperationalError as error:
+        except Error as error:
+            if not is_outage(error):
+                raise
             raise Outage(f"The database cannot be reached: {error}", "database") from error
         self._connection = connection
         self._task = asyncio.create_task(self._beat(), name=f"presence-{self._consumer}")

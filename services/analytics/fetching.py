@@ -7,7 +7,7 @@ partition that begins, events were left out without a word until the next one ca
 faust-streaming 0.15.3 and aiokafka 0.14.0.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import aiokafka
@@ -21,26 +21,27 @@ class Thread(driver.AIOKafkaConsumerThread):
     async def _fetch_records(
         self,
         consumer: aiokafka.AIOKafkaConsumer,
-        active_partitions: Collection[TP],
+        active_partitions: set[TP],
         timeout: float | None = None,
         max_records: int | None = None,
     ) -> Mapping[TP, list[Any]]:
-        asked = set(active_partitions)
+        asked = active_partitions.copy()
         if not asked:
             return {}
         found: Mapping[TP, list[Any]] = await super()._fetch_records(consumer, asked, timeout, max_records)
         return found
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Seek all partitions to their committed offsets; those that have none to their beginning."""
-        committed: Mapping[TP, int] = await super().seek_to_committed()
-        await self.call_thread(self._to_the_beginning, [place for place, offset in committed.items() if not offset])
+        """Seek to the committed offsets, and where there is none to the beginning."""
+        committed: Mapping[TP, int] = await self.call_thread(self._seek_to_committed)
         return committed
 
-    async def _to_the_beginning(self, places: Collection[TP]) -> None:
+    async def _seek_to_committed(self) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
-        # Of the tables' own topics nothing is committed; how far they are read is the recovery's to say.
-        for place in consumer.assignment().intersection(places):
-            if not self.consumer._is_changelog_tp(place):
-                # Where 0 is not kept any more, the client goes on at what is.
+        committed: Mapping[TP, int] = await consumer.seek_to_committed()
+        for place in consumer.assignment():
+            # Of the tables' own topics nothing is committed; how far they are read is the recovery's to say.
+            if not committed.get(place) and not self.consumer._is_changelog_tp(place):
+                # Where 0 is not kept any more the client goes on at the first that is, as `app.py` tells it.
                 consumer.seek(place, 0)
+        return committed

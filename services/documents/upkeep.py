@@ -17,7 +17,7 @@ ORPHANED_AFTER_SECONDS = HOUR
 """How long a file may wait for its row: far longer than any request lives."""
 _BATCH = 1000
 _FILES_AT_ONCE = 100
-"""Files removed between two statements of a transaction, which Postgres ends when nothing comes for 6 s."""
+"""Files removed between two statements: Postgres ends a transaction that stands still (`messaging/migrate.py`)."""
 
 log = structlog.get_logger(__name__)
 

@@ -125,6 +125,14 @@ class Place:
         """Move the group back to the beginning, once nobody is in it."""
         self.move([TopicPartition(t, n, 0) for t in (self.documents, self.requests) for n in range(PARTITIONS)])
 
+    def forget(self) -> None:
+        """Take from the group what it has committed, once nobody is in it."""
+        client = AdminClient({"bootstrap.servers": self.infra.kafka_bootstrap})
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while (error := client.delete_consumer_groups([self.group])[self.group].exception(10)) is not None:
+            assert time.monotonic() < deadline, error
+            time.sleep(0.2)
+
     def move(self, places: list[TopicPartition]) -> None:
         """Move the group by hand, once nobody is in it."""
         client = AdminClient({"bootstrap.servers": self.infra.kafka_bootstrap})

@@ -5,10 +5,12 @@ import shutil
 import threading
 import time
 from collections import Counter as Tally
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.analytics.conftest import Place, Start, read, received, request, until
 from tests.analytics.worker import SLOW
@@ -93,15 +95,18 @@ def test_a_second_process_stands_by_and_takes_over_also_while_kafka_is_away(
         kafka.close()
 
 
-def test_a_fetch_that_a_recovery_overtakes_takes_nothing_away(place: Place, start: Start, tmp_path: Path) -> None:
-    """It is asked for while the tables recover, and carried out when they have. Nothing is committed yet, so there is
-    nothing to go back to, and nothing comes afterwards that would show what is missing."""
+@pytest.mark.parametrize("unread", [Place.rewind, Place.forget])
+def test_what_is_fetched_and_thrown_away_is_fetched_again(
+    place: Place, start: Start, tmp_path: Path, unread: Callable[[Place], None]
+) -> None:
+    """It is asked for while the tables recover, and comes when they have: faust takes no notice of it. Nothing is
+    committed yet, and nothing comes afterwards that would show what is missing."""
     events = [received(1), received(2, sender="bob"), received(3, tenant="other"), read(1), request(1)]
     place.send(events)
     with start() as counter:
         until(lambda: place.committed() == len(events), counter)
     shutil.rmtree(tmp_path / "tables")
-    place.rewind()
+    unread(place)
     (tmp_path / SLOW).touch()
     with start() as counter:
         until(lambda: place.committed() == len(events), counter)

@@ -2,8 +2,8 @@
 
 The real service, on topics and in a group of the test's own. What a sender's name says is done when their event is
 counted: one that begins with "poison" raises, one that begins with "killer" ends the process as kill -9 does. While
-there is a file HOLD beside the topics', nobody gets on with going through the table; with a file SLOW there, each
-fetch begins late.
+there is a file HOLD beside the topics', nobody gets on with going through the table; with a file SLOW there, faust
+fetches as it does by itself, and each fetch begins late.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiokafka.consumer.fetcher import Fetcher
 
 from messaging import process
 from schemas import topics
-from services.analytics import app, counting, engine, lease, main, parts, tables
+from services.analytics import app, counting, engine, fetching, lease, main, parts, tables
 
 HOLD = "hold-walks"
 SLOW = "slow-client"
@@ -63,6 +63,7 @@ if __name__ == "__main__":
     tables.Counts.everything = everything  # type: ignore[method-assign]
     if (file.parent / SLOW).exists():
         Fetcher.fetched_records = fetched_late
+        del fetching.Thread._fetch_records
     lease.REGAIN_SECONDS = 2.0
     app.SESSION_SECONDS = 6.0  # the least that brokers take: a replay waits for its end
     listed = topics.load(file)

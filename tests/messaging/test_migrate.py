@@ -91,7 +91,8 @@ def test_names_that_must_not_be_roles(infra: Infra, name: str) -> None:
 
 
 def test_the_services_role_has_rows_and_no_schema(fresh: Fresh, infra: Infra) -> None:
-    """No DDL, no rewriting of events, no way round the trigger, no deploy ledger; but the owner's maintenance."""
+    """No DDL, no rewriting of events, no way round the trigger, no deploy ledger, no standing still in a transaction;
+    but the owner's maintenance."""
     provision(infra.admin_conninfo, fresh.name, "secret")
     migrate(fresh.owner_conninfo, [], fresh.name)
     forbidden = [
@@ -112,6 +113,7 @@ def test_the_services_role_has_rows_and_no_schema(fresh: Fresh, infra: Infra) ->
         for statement in forbidden:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
+        assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("6s",)
         assert connection.execute("SELECT outbox_maintain('7 days')").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM relay_position").fetchone() == (0,)
     with pytest.raises(psycopg.OperationalError), psycopg.connect(fresh.conninfo, dbname="documents"):

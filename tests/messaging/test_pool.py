@@ -57,8 +57,8 @@ async def test_a_server_that_was_away_is_found_again_at_once(cuttable: tuple[Poo
 
 async def test_who_stood_still_in_a_transaction_has_lost_the_connection_and_what_it_did(database: Database) -> None:
     async with await psycopg.AsyncConnection.connect(database.conninfo) as conn:
-        await conn.execute("set idle_in_transaction_session_timeout = '50ms'")
         await conn.execute("create table unfinished ()")
+        await conn.execute("set idle_in_transaction_session_timeout = '50ms'")
         await asyncio.sleep(0.5)
         with pytest.raises(psycopg.Error) as ended:
             await conn.execute("select 1")
