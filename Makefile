@@ -39,7 +39,7 @@ lint: $(READY) ## Style, types, and the direction of imports
 
 .PHONY: up
 up: $(READY) ## Start the embedded stack in the background
-	$(BIN)/workbot status 2>/dev/null || $(BIN)/workbot up --detach
+	@if $(BIN)/workbot status >/dev/null 2>&1; then $(BIN)/workbot status; else $(BIN)/workbot up --detach; fi
 
 .PHONY: down
 down: $(READY) ## Stop it; its data stays under .workbot/

@@ -17,7 +17,17 @@ from stack.embedded import delete_data
 from stack.layout import Layout
 from stack.settings import StackSettings
 from stack.status import complaints
-from stack.terminal import Chosen, err, faults, out, say, settings_kept, tell_of_missing, warn_of_unused
+from stack.terminal import (
+    Chosen,
+    err,
+    faults,
+    out,
+    say,
+    settings_changed,
+    settings_kept,
+    tell_of_missing,
+    warn_of_unused,
+)
 
 UP_SECONDS = 300.0
 
@@ -110,6 +120,8 @@ def status(
         else:
             out.print(screen.table(current))
             out.print(screen.moved(endpoints), highlight=False)
+        if changed := settings_changed(data_dir):
+            say(changed)
         for complaint in complaints(current.ill):
             say(complaint)
         if not current.ready:

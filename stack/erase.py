@@ -51,17 +51,19 @@ def erase(
     sign-in first: what they send meanwhile is kept. Kafka forgets by its retention; docs/capabilities/erasure.md says
     what goes when and what stays.
 
-    Exits with 0 when all is gone, was shown, or there was nothing; with 1 when something is left, no stack runs, or
-    the answer was no.
+    Exits with 0 when all is gone, was shown, or there was nothing; with 1 when something is left (other than lines of
+    runs that have just ended), no stack runs, or the answer was no.
     """
     owner = _owner(tenant, sender)
     with faults():
         endpoints = control.reach(Chosen.settings.data_dir, "postgres")
-        kept = asyncio.run(_count(endpoints, owner))
+        kept, asked_at = asyncio.run(_known(endpoints, owner))
         whose = f"sender {owner.sender} of tenant {owner.tenant}"
-        unknown = not any(line.rows for line in kept)
+        unknown = asked_at is None and not any(line.rows for line in kept)
         if unknown:
-            say(f"Nothing is known of {whose}. Unless all was erased before: is the name right?", out)
+            say(f"Nothing is known of {whose}; is the name right?", out)
+        elif not any(line.rows for line in kept):
+            say(f"Nothing is kept of {whose}: to be erased as of {asked_at:%Y-%m-%d %H:%M:%S %Z}.", out)
         else:
             say(f"Kept of {whose}:", out)
             out.print(_table(kept, "rows"))
@@ -81,15 +83,16 @@ def erase(
             if any(line.rows for line in gone):
                 out.print("Erased:")
                 out.print(_table(_summed(gone), "rows"))
-        if left := asyncio.run(_look(endpoints, owner))[1]:
+        left = asyncio.run(_look(endpoints, owner))[1]
+        if any(line.kind != RUNS.kind for line in left):
             said = ", ".join(f"{line.rows} {line.kind} ({line.service})" for line in left)
             raise NotErased(f"This came in meanwhile: {said}. See that nothing is sent any more, then erase again.")
-        if unknown and not any(line.rows for line in gone):
+        if unknown and not left and not any(line.rows for line in gone):
             say(f"Nothing was known of {whose}, so nothing was erased; is the name right?", out)
             return
         say(
-            "Nothing of this sender is left in the databases. Kafka forgets their records by retention: "
-            "docs/capabilities/erasure.md.",
+            f"Nothing of this sender is left in the databases{_but_runs(left)}. Kafka forgets their records by "
+            "retention: docs/capabilities/erasure.md.",
             out,
         )
 
@@ -105,11 +108,24 @@ def _erase_aftermath(endpoints: Endpoints, owner: Key, gone: list[Line]) -> None
         asyncio.run(_erase_runs(endpoints, owner, looked_at, left, gone))
 
 
+async def _known(endpoints: Endpoints, owner: Key) -> tuple[list[Line], datetime | None]:
+    """What is kept, and as of when they were to be erased before; None: never, as far as it is remembered."""
+    async with connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
+        asked_at = (await erasure.when(conn, [owner])).get(owner)
+    return await _count(endpoints, owner), asked_at
+
+
 async def _look(endpoints: Endpoints, owner: Key) -> tuple[datetime, list[Line]]:
     """What is left, and from when on anything else is new."""
     async with connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
         at = await erasure.moment(conn)
     return at, [line for line in await _count(endpoints, owner) if line.rows]
+
+
+def _but_runs(left: Sequence[Line]) -> str:
+    count = sum(line.rows for line in left)
+    lines = "one line" if count == 1 else f"{count} lines"
+    return f" but {lines} in the book of runs, of what has just ended" if count else ""
 
 
 def _summed(lines: Sequence[Line]) -> list[Line]:

@@ -181,7 +181,8 @@ def _refuse_impossible(listed: Topics, subscription: Subscription) -> None:
     topic, name = listed[subscription.topic], f"{subscription.topic}.{subscription.consumer}"
     if topic.until_done:
         raise Misconfigured(
-            f"{subscription.topic} keeps no job that is done, so there is nothing to deliver again to {name}."
+            f"{subscription.topic} keeps no job that is done, so there is nothing to deliver again to {name}. What "
+            "died can be sent back: docs/capabilities/dead-letters.md."
         )
     if not topic.consumers[subscription.consumer].replay:
         raise Misconfigured(f"{name} counts what it reads: what is delivered again would be counted again.")

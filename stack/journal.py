@@ -18,7 +18,7 @@ def kept_in(path: Path) -> Iterator[None]:
                 structlog.processors.format_exc_info,
                 structlog.processors.JSONRenderer(),
             ],
-            logger_factory=structlog.PrintLoggerFactory(file),
+            logger_factory=structlog.WriteLoggerFactory(file),
             cache_logger_on_first_use=False,
         )
         try:

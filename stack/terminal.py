@@ -84,13 +84,19 @@ def tell_of_missing(name: str, data_dir: Path) -> None:
 
 def settings_kept(data_dir: Path) -> str:
     """What a running stack makes of the settings of this call: it keeps its own."""
+    kept = "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
+    return settings_changed(data_dir) or kept
+
+
+def settings_changed(data_dir: Path) -> str | None:
+    """Which settings of this call a running stack does not have."""
     changed = given.changed(Layout(data_dir), given_environment())
-    if changed:
-        return (
-            f"Not as it was started: {', '.join(changed)}. A running stack keeps its settings; to give it others, "
-            "`workbot down` first."
-        )
-    return "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
+    if not changed:
+        return None
+    return (
+        f"Not as it was started: {', '.join(changed)}. A running stack keeps its settings; to give it others, "
+        "`workbot down` first."
+    )
 
 
 def say(text: str, console: Console = err) -> None:

@@ -106,6 +106,13 @@ def require(identity: Identity, allowed: Iterable[str]) -> None:
         raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="Authorization")
 
 
+def staff_only(what: str, field: str) -> Problem:
+    """The 403 for whoever is not staff and asks for `what` by that field."""
+    roles = ", ".join(sorted(STAFF))
+    detail = f"Only staff may see {what} ({roles}); `workbot token` prints a token with such a role."
+    return Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field=field)
+
+
 def _identity(sub: object, tenant: object, roles: object, session: object, expires_at: int) -> Identity:
     for name, value in (("sub", sub), ("tenant", tenant), ("sid", session)):
         if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= MAX_KEY_PART:

@@ -10,5 +10,5 @@ def be_quiet() -> None:
     """Log only errors, to stderr: other news would run through the table. For each process of the bench."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )

@@ -15,7 +15,7 @@ from services.analytics.cube import Cube, Reading, rank
 from web.openapi import answers
 from web.problems import Problem, bad_input
 from web.times import QueryTime
-from web.tokens import Bearer, Identity
+from web.tokens import Bearer, Identity, staff_only
 
 PATH = "/api/analytics"
 RETRY_SECONDS = 5
@@ -123,8 +123,7 @@ def router(cube: Cube, ready: Callable[[], bool], types: Sequence[str], keep: Ke
         if type_ is not None and type_ not in types:
             raise bad_input("type", "unknown-type", f"No such events are counted; there are {', '.join(types)}.")
         if not who.staff and sender not in (None, who.sub):
-            detail = "Only staff may see other senders' events."
-            raise Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field="sender")
+            raise staff_only("other senders' events", "sender")
         if not ready():
             detail = "The counts are being made ready; ask again shortly."
             headers = {"Retry-After": str(RETRY_SECONDS)}

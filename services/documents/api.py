@@ -16,7 +16,7 @@ from services.documents.settings import DocumentsSettings
 from web import idempotency
 from web.openapi import answers
 from web.problems import BadInput, Problem, id_of, is_json, media_type, not_found
-from web.tokens import Bearer, Identity, require
+from web.tokens import Bearer, Identity, require, staff_only
 
 MAY_SUBMIT = frozenset({"sender", "reviewer", "agent", "admin"})
 PATH = "/api/documents"
@@ -135,7 +135,7 @@ def router(intake: Intake, pool: Pool, bearer: Bearer, settings: DocumentsSettin
     ) -> PageView:
         if not who.staff:
             if sender not in (None, who.sub):
-                raise Problem(403, "wrong-role", "Only staff may see other senders' documents.", field="sender")
+                raise staff_only("other senders' documents", "sender")
             sender = who.sub
         async with pool.connection() as conn:
             found = await store.page(conn, who.tenant, sender=sender, status=status, before=cursor, limit=limit + 1)

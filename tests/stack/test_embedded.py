@@ -123,6 +123,9 @@ def test_a_second_start_with_other_settings_is_told_which(machine: Machine, monk
     refused = machine.workbot("up", "--detach")
     assert refused.returncode == 1
     assert "Not as it was started: WORKBOT_MODEL_URL." in refused.stderr
+    shown = machine.workbot("status")
+    assert shown.returncode == 0
+    assert "Not as it was started: WORKBOT_MODEL_URL." in shown.stderr
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from messaging.database import Connection
 from messaging.message import Key
 from messaging.settings import read_secret
 from services.analytics import erasure as analytics
-from stack import agreement, control
+from stack import agreement, control, erase
 from stack.cli import app
 from stack.deploy import DIRECTORIES
 from stack.layout import Layout
@@ -236,6 +236,21 @@ def test_a_sender_nobody_knows_is_told_of(whole: Erasable) -> None:
     assert "so nothing was erased" in asked.stdout
 
 
+def test_a_sender_who_was_erased_before_is_no_stranger(whole: Erasable) -> None:
+    sender = "nia-7f3e9c"
+    with whole.client(TENANT, sender) as person:
+        assert person.post("/api/requests", json={"title": "t", "body": "", "team": "it"}).status_code == 201
+    until(lambda: whole.ends(TENANT, sender), WHOLLY)
+    erased = whole.workbot("erase", "--tenant", TENANT, "--sender", sender, "--yes")
+    assert erased.returncode == 0, erased.stdout + erased.stderr
+    for option in ("--dry-run", "--yes"):
+        again = whole.workbot("erase", "--tenant", TENANT, "--sender", sender, option)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert f"Nothing is kept of sender {sender} of tenant {TENANT}: to be erased as of 20" in again.stdout
+        assert "is the name right?" not in again.stdout
+    assert "Nothing of this sender is left in the databases" in again.stdout
+
+
 def test_a_service_that_cannot_be_told_is_named_and_nothing_is_gone(whole: Erasable) -> None:
     with whole.database("notifications") as held:
         held.execute("select from erased_when(%s)", [[erasure.digest(Key(TENANT, BOB))]])
@@ -261,6 +276,33 @@ def test_giving_up_before_all_know_takes_nothing(whole: Erasable, monkeypatch: p
     asked = "select count(*) from count_erasures where owner = %s"
     assert whole.rows("analytics", asked, erasure.digest(Key(OTHER, ANN))) == [(0,)]
     assert whole.seen(OTHER, ANN) == WHOLE
+
+
+def test_a_run_that_ends_late_leaves_its_line_and_is_no_new_work(
+    whole: Erasable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, runs = "eva-7f3e9c", iter((1, 2))
+
+    def end_late(*_told: object) -> None:
+        with whole.database("notifications") as conn:
+            conn.execute(
+                "insert into ledger_attempts (consumer, message_id, generation, attempt, tenant, sender, worker,"
+                " ready_at, started_at, finished_at, outcome) select 'deliverer', 'm', 0, attempt, %s, %s, 1,"
+                " clock_timestamp(), clock_timestamp(), clock_timestamp(), 'done'"
+                " from generate_series(1, %s) as attempt",
+                [TENANT, sender, next(runs)],
+            )
+
+    monkeypatch.setattr(erase, "_erase_aftermath", end_late)
+    command = ["--data-dir", str(whole.data_dir), "erase", "--tenant", TENANT, "--sender", sender, "--yes"]
+    for lines in ("one line", "2 lines"):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        said = " ".join(done.output.split())
+        assert f"Nothing of this sender is left in the databases but {lines} in the book of runs" in said
+    monkeypatch.undo()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert whole.naming(TENANT, sender) == {}
 
 
 def test_counts_asked_for_too_late_are_asked_for_again(whole: Erasable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from services.gateway.records import Channel, Filed, Wanted
 from services.gateway.store import requests as store
 from web import idempotency
 from web.openapi import answers
-from web.problems import BadInput, Problem, id_of, not_found
-from web.tokens import Bearer, Identity, require
+from web.problems import BadInput, id_of, not_found
+from web.tokens import Bearer, Identity, require, staff_only
 
 PATH = "/api/requests"
 MAY_FILE = frozenset({"sender", "reviewer", "agent", "admin"})
@@ -104,7 +104,7 @@ def router(pool: Pool, bearer: Bearer, desk: Desk) -> APIRouter:
     ) -> RequestsView:
         if not who.staff:
             if sender not in (None, who.sub):
-                raise Problem(403, "wrong-role", "Only staff may see other senders' requests.", field="sender")
+                raise staff_only("other senders' requests", "sender")
             sender = who.sub
         async with pool.connection() as conn:
             found = await store.page(conn, who.tenant, Wanted(sender=sender, team=team, before=cursor), limit + 1)

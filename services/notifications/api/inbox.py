@@ -12,8 +12,8 @@ from services.notifications.records import Entry, Sight
 from services.notifications.store import inbox
 from services.notifications.store.inbox import Wanted
 from web.openapi import answers
-from web.problems import Problem, id_of, not_found
-from web.tokens import Bearer, Identity
+from web.problems import id_of, not_found
+from web.tokens import Bearer, Identity, staff_only
 
 PATH = "/api/notifications"
 MAX_SEQ = 2**63 - 1
@@ -66,7 +66,7 @@ def sight(who: Identity) -> Sight:
 def check_team(who: Identity, team: str | None) -> None:
     """Raises a 403 problem for one who may not see what a team is told."""
     if team is not None and not who.staff:
-        raise Problem(403, "wrong-role", "Only staff may see what a team is told.", field="team")
+        raise staff_only("what a team is told", "team")
 
 
 def view(entry: Entry) -> NotificationView:
