@@ -169,6 +169,13 @@ async def when(conn: Connection, owners: Iterable[Key]) -> dict[Key, datetime]:
     return {by_digest[bytes(row[0])]: row[1] for row in await cursor.fetchall()}
 
 
+async def asked_for(conn: Connection, owner: Key) -> datetime | None:
+    """As of when an erasure of that name was last asked for. Keeps nobody waiting, and is not kept waiting."""
+    cursor = await conn.execute("select erased_at from erasures where owner = %s", [digest(owner)])
+    row = await cursor.fetchone()
+    return row[0] if row is not None else None
+
+
 async def forget(conn: Connection, older_than_seconds: float) -> int:
     """Drop the marks of erasures longer ago than that; how many."""
     cursor = await conn.execute(

@@ -23,8 +23,8 @@ from stack.terminal import (
     faults,
     out,
     say,
-    settings_changed,
     settings_kept,
+    settings_not_heard,
     tell_of_missing,
     warn_of_unused,
 )
@@ -120,7 +120,7 @@ def status(
         else:
             out.print(screen.table(current))
             out.print(screen.moved(endpoints), highlight=False)
-        if changed := settings_changed(data_dir):
+        if changed := settings_not_heard(data_dir):
             say(changed)
         for complaint in complaints(current.ill):
             say(complaint)

@@ -63,7 +63,7 @@ def erase(
         if unknown:
             say(f"Nothing is known of {whose}; is the name right?", out)
         elif not any(line.rows for line in kept):
-            say(f"Nothing is kept of {whose}: to be erased as of {asked_at:%Y-%m-%d %H:%M:%S %Z}.", out)
+            say(f"Nothing is kept of {whose}, whose erasure was asked for before: as of {asked_at:%F %T %Z}.", out)
         else:
             say(f"Kept of {whose}:", out)
             out.print(_table(kept, "rows"))
@@ -86,7 +86,9 @@ def erase(
         left = asyncio.run(_look(endpoints, owner))[1]
         if any(line.kind != RUNS.kind for line in left):
             said = ", ".join(f"{line.rows} {line.kind} ({line.service})" for line in left)
-            raise NotErased(f"This came in meanwhile: {said}. See that nothing is sent any more, then erase again.")
+            raise NotErased(
+                f"This came in or ended meanwhile: {said}. See that nothing is sent any more, then erase again."
+            )
         if unknown and not left and not any(line.rows for line in gone):
             say(f"Nothing was known of {whose}, so nothing was erased; is the name right?", out)
             return
@@ -109,9 +111,9 @@ def _erase_aftermath(endpoints: Endpoints, owner: Key, gone: list[Line]) -> None
 
 
 async def _known(endpoints: Endpoints, owner: Key) -> tuple[list[Line], datetime | None]:
-    """What is kept, and as of when they were to be erased before; None: never, as far as it is remembered."""
+    """What is kept, and as of when an erasure of that name was asked for; None: never, as far as is remembered."""
     async with connected(endpoints, shares(LocalStorage(endpoints.storage))[0].service) as conn:
-        asked_at = (await erasure.when(conn, [owner])).get(owner)
+        asked_at = await erasure.asked_for(conn, owner)
     return await _count(endpoints, owner), asked_at
 
 

@@ -1,7 +1,7 @@
 """Where the command prints, and how it tells a person what is wrong."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -84,17 +84,22 @@ def tell_of_missing(name: str, data_dir: Path) -> None:
 
 def settings_kept(data_dir: Path) -> str:
     """What a running stack makes of the settings of this call: it keeps its own."""
-    kept = "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
-    return settings_changed(data_dir) or kept
-
-
-def settings_changed(data_dir: Path) -> str | None:
-    """Which settings of this call a running stack does not have."""
     changed = given.changed(Layout(data_dir), given_environment())
-    if not changed:
-        return None
+    if changed:
+        return _not_as_started(changed)
+    return "It keeps the settings and ports it was started with; to give it others, `workbot down` first."
+
+
+def settings_not_heard(data_dir: Path) -> str | None:
+    """Which settings are given in this call that a running stack was not started with."""
+    here = given_environment()
+    changed = [name for name in given.changed(Layout(data_dir), here) or () if name in here]
+    return _not_as_started(changed) if changed else None
+
+
+def _not_as_started(names: Sequence[str]) -> str:
     return (
-        f"Not as it was started: {', '.join(changed)}. A running stack keeps its settings; to give it others, "
+        f"Not as it was started: {', '.join(names)}. A running stack keeps its settings; to give it others, "
         "`workbot down` first."
     )
 

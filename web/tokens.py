@@ -109,7 +109,7 @@ def require(identity: Identity, allowed: Iterable[str]) -> None:
 def staff_only(what: str, field: str) -> Problem:
     """The 403 for whoever is not staff and asks for `what` by that field."""
     roles = ", ".join(sorted(STAFF))
-    detail = f"Only staff may see {what} ({roles}); `workbot token` prints a token with such a role."
+    detail = f"Only staff ({roles}) may see {what}; `workbot token` prints a token with such a role."
     return Problem(HTTPStatus.FORBIDDEN, "wrong-role", detail, field=field)
 
 

@@ -39,9 +39,11 @@ class Thread(driver.AIOKafkaConsumerThread):
     async def _seek_to_committed(self) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
         committed: Mapping[TP, int] = await consumer.seek_to_committed()
-        for place in consumer.assignment():
+        # Asked for anew: some may have been taken away meanwhile.
+        assigned = consumer.assignment()
+        for place, offset in committed.items():
             # Of the tables' own topics nothing is committed; how far they are read is the recovery's to say.
-            if not committed.get(place) and not self.consumer._is_changelog_tp(place):
+            if not offset and place in assigned and not self.consumer._is_changelog_tp(place):
                 # Where 0 is not kept any more the client goes on at the first that is, as `app.py` tells it.
                 consumer.seek(place, 0)
         return committed

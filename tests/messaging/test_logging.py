@@ -6,7 +6,7 @@ import sys
 
 THREADS, LINES = 4, 400
 _TALK = f"""
-import logging, threading
+import logging, sys, threading
 import structlog
 from messaging.settings import ProcessSettings
 from messaging.telemetry import configure_logging
@@ -18,6 +18,7 @@ def talk(number):
     for line in range({LINES}):
         (ours if number % 2 else theirs).warning("said.%d.%d" % (number, line))
 
+sys.setswitchinterval(1e-6)
 talking = [threading.Thread(target=talk, args=(number,)) for number in range({THREADS})]
 for one in talking: one.start()
 for one in talking: one.join()

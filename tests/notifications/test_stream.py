@@ -44,7 +44,7 @@ async def test_a_teams_stream_holds_what_that_team_is_told(face: Running, speake
     with face.client("ann", tenant, "sender") as ann:
         refused = ann.get(f"{PATH}/stream", params={"team": "it"})
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "team")
-        assert "(admin, agent, reviewer, viewer); `workbot token`" in refused.text
+        assert "Only staff (admin, agent, reviewer, viewer) may see what a team is told;" in refused.text
 
 
 async def test_a_break_leaves_no_gap_and_no_duplicate(face: Running, speaker: Speaker, tenant: str) -> None:

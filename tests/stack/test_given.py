@@ -3,14 +3,16 @@
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from messaging.settings import variables
-from stack import given, services, state
+from stack import given, services, state, terminal
 from stack.endpoints import Database, Endpoints
 from stack.keys import SERVICES
 from stack.layout import Layout
 
 
-def test_it_names_what_differs_and_keeps_no_value(tmp_path: Path) -> None:
+def test_it_names_what_differs_and_keeps_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(tmp_path)
     layout.create()
     before = {"WORKBOT_A": "kept", "WORKBOT_B": "old-value", "WORKBOT_C": "gone", "WORKBOT_DATA_DIR": "/a"}
@@ -19,6 +21,13 @@ def test_it_names_what_differs_and_keeps_no_value(tmp_path: Path) -> None:
     now = {"WORKBOT_A": "kept", "WORKBOT_B": "new", "WORKBOT_D": "added", "WORKBOT_DATA_DIR": "/b"}
     assert given.changed(layout, now) == ["WORKBOT_B", "WORKBOT_C", "WORKBOT_D"]
     assert "old-value" not in layout.state.read_text("utf-8")
+    # Of what the stack was started with, this shell need not know.
+    monkeypatch.setattr(terminal, "given_environment", lambda: now)
+    said = terminal.settings_not_heard(tmp_path)
+    assert said is not None
+    assert said.startswith("Not as it was started: WORKBOT_B, WORKBOT_D. ")
+    monkeypatch.setattr(terminal, "given_environment", lambda: before)
+    assert terminal.settings_not_heard(tmp_path) is None
 
 
 def test_variables_that_nothing_reads_are_named_with_what_may_be_meant() -> None:
