@@ -16,8 +16,8 @@ from typing import LiteralString
 
 from messaging.database import Connection
 from messaging.errors import MessagingError
-from messaging.ledger import WORKER_SILENT_SECONDS
 from messaging.message import TIME, Key, header_text
+from messaging.migrate import IDLE_IN_TRANSACTION
 
 BATCH = 10_000
 """Rows that go in one transaction."""
@@ -137,7 +137,7 @@ async def mark(conn: Connection, owner: Key, at: datetime) -> datetime:
         await conn.execute(
             "select set_config('lock_timeout', %s, true),"
             " set_config('idle_in_transaction_session_timeout', %s, true)",
-            [f"{PATIENCE.total_seconds():g}s", f"{WORKER_SILENT_SECONDS:g}s"],
+            [f"{PATIENCE.total_seconds():g}s", IDLE_IN_TRANSACTION],
         )
         # Whoever has asked `when` shares the lock until its rows are committed. Other senders are not kept waiting.
         await conn.execute("select pg_advisory_xact_lock(erasure_lock(%s))", [digest(owner)])

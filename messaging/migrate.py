@@ -29,7 +29,7 @@ DIRECTORY = Path(__file__).parent / "migrations"
 
 OWNER = "workbot_owner"
 
-IDLE_IN_TRANSACTION = sql.Literal(f"{WORKER_SILENT_SECONDS:g}s")
+IDLE_IN_TRANSACTION = f"{WORKER_SILENT_SECONDS:g}s"
 """How long a process may stand still in a transaction before Postgres ends it: no longer than until its jobs are
 another's, who would wait for the rows that it holds locked.
 """
@@ -115,7 +115,7 @@ def provision(admin_conninfo: str, service: str, password: str, owner_password: 
             "GRANT CONNECT ON DATABASE {0} TO {0}",
             "ALTER ROLE {0} IN DATABASE {0} SET idle_in_transaction_session_timeout = {1}",
         ):
-            connection.execute(sql.SQL(statement).format(sql.Identifier(service), IDLE_IN_TRANSACTION))
+            connection.execute(sql.SQL(statement).format(sql.Identifier(service), sql.Literal(IDLE_IN_TRANSACTION)))
 
 
 def migrate(owner_conninfo: str, directories: Sequence[Path], app_role: str) -> list[str]:

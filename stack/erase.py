@@ -59,14 +59,15 @@ def erase(
         endpoints = control.reach(Chosen.settings.data_dir, "postgres")
         kept, asked_at = asyncio.run(_known(endpoints, owner))
         whose = f"sender {owner.sender} of tenant {owner.tenant}"
-        unknown = asked_at is None and not any(line.rows for line in kept)
-        if unknown:
-            say(f"Nothing is known of {whose}; is the name right?", out)
-        elif not any(line.rows for line in kept):
-            say(f"Nothing is kept of {whose}, whose erasure was asked for before: as of {asked_at:%F %T %Z}.", out)
-        else:
+        something = any(line.rows for line in kept)
+        unknown = not something and asked_at is None
+        if something:
             say(f"Kept of {whose}:", out)
             out.print(_table(kept, "rows"))
+        elif unknown:
+            say(f"Nothing is known of {whose}; is the name right?", out)
+        else:
+            say(f"Nothing is kept of {whose}, whose erasure was asked for before: as of {asked_at:%F %T %Z}.", out)
         if dry_run:
             out.print("Counts by hour and day in analytics are not listed; they would go, too.", highlight=False)
             return
@@ -86,9 +87,7 @@ def erase(
         left = asyncio.run(_look(endpoints, owner))[1]
         if any(line.kind != RUNS.kind for line in left):
             said = ", ".join(f"{line.rows} {line.kind} ({line.service})" for line in left)
-            raise NotErased(
-                f"This came in or ended meanwhile: {said}. See that nothing is sent any more, then erase again."
-            )
+            raise NotErased(f"This came in meanwhile: {said}. See that nothing is sent any more, then erase again.")
         if unknown and not left and not any(line.rows for line in gone):
             say(f"Nothing was known of {whose}, so nothing was erased; is the name right?", out)
             return

@@ -128,10 +128,7 @@ class Place:
     def forget(self) -> None:
         """Take from the group what it has committed, once nobody is in it."""
         client = AdminClient({"bootstrap.servers": self.infra.kafka_bootstrap})
-        deadline = time.monotonic() + SETTLED_SECONDS
-        while (error := client.delete_consumer_groups([self.group])[self.group].exception(10)) is not None:
-            assert time.monotonic() < deadline, error
-            time.sleep(0.2)
+        until(lambda: client.delete_consumer_groups([self.group])[self.group].exception(10) is None)
 
     def move(self, places: list[TopicPartition]) -> None:
         """Move the group by hand, once nobody is in it."""

@@ -73,7 +73,7 @@ def site(infra: Infra, database: Database, topic: Callable[..., str]) -> Iterato
         conn.execute("create table ends (job text, attempts int, error text)")
         # As for the role of a service.
         limit = sql.SQL("alter database {} set idle_in_transaction_session_timeout = {}")
-        conn.execute(limit.format(sql.Identifier(database.name), IDLE_IN_TRANSACTION))
+        conn.execute(limit.format(sql.Identifier(database.name), sql.Literal(IDLE_IN_TRANSACTION)))
     sub = subscription(topic())
     topic(name=sub.retry_topic)
     topic(name=sub.dead_letter_topic)

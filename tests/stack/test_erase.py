@@ -1,6 +1,7 @@
 """`workbot erase` on a whole stack: one sender is gone from every database, whatever Kafka still brings."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -114,21 +115,24 @@ class Erasable(Whole):
                         found[f"{service}.{table}"] = int(row[0])
         return found
 
+    def letters(self, tenant: str, sender: str, **more: str) -> int:
+        """How many dead letters of the sender there are."""
+        with self.client(tenant, "eve", "admin") as admin:
+            return len(admin.get("/api/admin/dead-letters", params={"owner": sender, **more}).json()["items"])
+
     def seen(self, tenant: str, sender: str) -> dict[str, int]:
         """What the APIs show of a sender."""
         with self.client(tenant, sender) as person, self.client(tenant, "eve", "admin") as admin:
             totals = admin.get("/api/analytics/events", params={"sender": sender})
             assert totals.status_code == 200, totals.text
-            # What goes to their webhook, which is nowhere, dies too, but some minutes later.
-            mine = {"owner": sender, "source": "documents.jobs"}
-            letters = admin.get("/api/admin/dead-letters", params=mine).json()["items"]
             team = admin.get("/api/notifications", params={"limit": 200}).json()["items"]
             return {
                 "documents": len(person.get("/api/documents").json()["items"]),
                 "requests": len(person.get("/api/requests").json()["items"]),
                 "notifications": len(person.get("/api/notifications").json()["items"]),
                 "their team's": sum(sender in item["title"] for item in team),
-                "dead letters": len(letters),
+                # What goes to their webhook, which is nowhere, dies too, but some minutes later.
+                "dead letters": self.letters(tenant, sender, source="documents.jobs"),
                 "counted": int(totals.json()["total"]),
             }
 
@@ -177,12 +181,15 @@ def test_looking_and_saying_no_change_nothing(whole: Erasable) -> None:
     before = whole.naming(TENANT, ANN)
     assert {"documents.documents", "gateway.requests", "gateway.dead_letters"} <= before.keys()
     assert {"notifications.notifications", "notifications.subscriptions", "documents.outbox"} <= before.keys()
+    least = whole.letters(TENANT, ANN)
     shown = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--dry-run")
     assert shown.returncode == 0, shown.stderr
+    most = whole.letters(TENANT, ANN)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     for line in ("documents documents 2", "documents stored files 2", "gateway requests 1"):
         assert line in lines
-    assert any(line.startswith("gateway dead letters ") for line in lines)
+    assert least >= 1
+    assert any(f"gateway dead letters {count}" in lines for count in range(least, most + 1))
     asked = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, says="n\n")
     assert asked.returncode == 1
     assert "Erase all of it for good?" in asked.stdout
@@ -196,7 +203,10 @@ def test_looking_and_saying_no_change_nothing(whole: Erasable) -> None:
 def test_one_sender_is_gone_and_nobody_else_and_nothing_brings_them_back(whole: Erasable) -> None:
     done = whole.workbot("erase", "--tenant", TENANT, "--sender", ANN, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Nothing of this sender is left in the databases" in done.stdout
+    # Their webhook is still tried now and then.
+    assert re.search(
+        r"Nothing of this sender is left in the databases(| but (one line|\d+ lines) in .+)\. ", done.stdout
+    )
     assert whole.naming(TENANT, ANN) == {}
     assert whole.seen(TENANT, ANN) == NOTHING
     assert files(whole) == 4
@@ -248,7 +258,7 @@ def test_a_sender_who_was_erased_before_is_no_stranger(whole: Erasable) -> None:
         assert again.returncode == 0, again.stdout + again.stderr
         assert f"Nothing is kept of sender {sender} of tenant {TENANT}, whose erasure was asked for" in again.stdout
         assert "is the name right?" not in again.stdout
-    assert "Nothing of this sender is left in the databases" in again.stdout
+    assert "Nothing of this sender is left in the databases." in again.stdout
 
 
 def test_a_service_that_cannot_be_told_is_named_and_nothing_is_gone(whole: Erasable) -> None:
@@ -420,7 +430,7 @@ def test_what_is_filed_meanwhile_is_erased_whole_or_kept_whole(whole: Erasable, 
                 for erased in [pool.submit(erase) for _ in range(2)]:
                     said = erased.result()
                     assert said.returncode == 1, said.stdout + said.stderr
-                    assert "This came in or ended meanwhile" in said.stderr
+                    assert "This came in meanwhile" in said.stderr
             time.sleep(1)
         finally:
             done.set()
