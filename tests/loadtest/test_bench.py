@@ -36,7 +36,7 @@ SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database
 WHERE locktype = 'advisory' AND granted AND datname = current_database()
 """
 
-TINY = Sizes(rounds=1, rows=6_000, jobs=1_000, rate=100, seconds=0.5, senders=200)
+TINY = Sizes(rounds=1, rows=6_000, jobs=20_000, rate=100, seconds=0.5, senders=200)
 NOWHERE = Servers("", "", "", "http://127.0.0.1:9", SECRET)
 
 
